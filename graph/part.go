@@ -82,14 +82,14 @@ func PartUnit(n int) int {
 	return 2 * n * SliceUnit(math.MaxInt)
 }
 
-// DividesHeads reports whether attention can work on n parts of its heads, one after the other; 0 is one part. Sinks are of all heads.
+// DividesHeads reports whether attention can work on n parts of its heads, one after the other; 0 is one part.
 func (g *Graph) DividesHeads(n int) bool {
 	if n <= 1 {
 		return n >= 0
 	}
 	for s := range g.Segments {
 		for _, node := range g.Segments[s].Forward {
-			if node.Op == Attention && (node.Attr.KVHeads%n != 0 || len(node.Args) > AttentionSinks) {
+			if node.Op == Attention && node.Attr.KVHeads%n != 0 {
 				return false
 			}
 		}

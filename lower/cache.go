@@ -95,7 +95,7 @@ func nextUses(uses [][]int, chunks int) [][]int {
 func readCopy(st *step, args []operand, c int, copied store) {
 	for _, a := range args {
 		if st.chunkOfArg(a) == c {
-			a.resolve(st.paramRegion(copied, a.ref().value))
+			a.resolve(st.paramOf(copied, a))
 		}
 	}
 }

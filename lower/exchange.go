@@ -105,6 +105,7 @@ func (s *sharing) cross(o *op, n int, h headPart, starts []program.Region) cross
 	attend.in.Args, attend.refs = append([]program.Region(nil), o.in.Args...), append([]ref(nil), o.refs...)
 	attend.in.Attr.Seq, attend.in.Attr.Among, attend.in.Attr.Acc = s.st.g.Whole, 0, false
 	attend.in.Attr.Heads, attend.in.Attr.KVHeads = o.in.Attr.Heads/(h.of*ranks), o.in.Attr.KVHeads/(h.of*ranks)
+	attend.takeSinks(headPart{h.k*ranks + s.part, h.of * ranks})
 	c := crossed{attend: &attend}
 	for j, spec := range o.in.Op.Info().Args {
 		if j >= len(o.refs) || o.refs[j].value < 0 || !spec.Token {
@@ -130,7 +131,7 @@ func (s *sharing) cross(o *op, n int, h headPart, starts []program.Region) cross
 			switch {
 			case spec.Access == graph.Read:
 				s.add(s.allToAll(o, here, none, program.Region{}, own))
-			case o.in.Op != graph.AttentionBwd || j != graph.AttentionBwdDelta:
+			case o.in.Op != graph.AttentionBwd || j != graph.AttentionBwdDelta || s.st.g.Model.Sinks: // only the gradient of sinks reads delta
 				c.back = append(c.back, s.allToAll(o, program.Region{}, own, here, none))
 			}
 		}

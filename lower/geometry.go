@@ -76,6 +76,7 @@ func newRankGeometry(g *graph.Graph, pl *plan.Plan, rank int, cuts [][]int) (*ge
 	}
 	geo := newGeometry(g, pl)
 	geo.top, geo.rank = top, rank
+	cuts = sinkCuts(g, pl.HeadParts(), cuts)
 	for c := range pl.Chunks {
 		geo.shards = append(geo.shards, geo.divideChunk(c))
 		geo.atoms = append(geo.atoms, geo.cutChunk(c, cuts))
@@ -285,6 +286,15 @@ func (geo *geometry) elementName(c, e int) string {
 func (geo *geometry) paramRegion(s store, value int) program.Region {
 	v := &geo.g.Values[value]
 	return program.Region{Buf: s.buf, Off: s.at + geo.offsetOf[v.Param], Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
+}
+
+// paramOf returns where an operand is in a store of its chunk: a parameter or, of attention to some heads, their sinks.
+func (geo *geometry) paramOf(s store, a operand) program.Region {
+	r, ref := geo.paramRegion(s, a.ref().value), a.ref()
+	if a.op.in.Op == graph.Attention && a.k == graph.AttentionSinks {
+		r.Off, r.Cols, r.Stride = r.Off+ref.lo, ref.hi-ref.lo, ref.hi-ref.lo
+	}
+	return r
 }
 
 // reduced returns the range of a chunk's complete gradient that this rank holds.

@@ -59,6 +59,25 @@ func headCuts(g *graph.Graph, parts int) columnCuts {
 	return cuts
 }
 
+// sinkCuts adds to the cuts of parameters those between the sinks of parts of the heads.
+func sinkCuts(g *graph.Graph, parts int, cuts [][]int) [][]int {
+	if parts <= 1 || !g.Model.Sinks {
+		return cuts
+	}
+	list := make([][]int, len(g.Params))
+	copy(list, cuts)
+	columnCuts(nil).eachNode(g, func(n *graph.Node) {
+		if n.Op == graph.Attention && len(n.Args) > graph.AttentionSinks {
+			u := n.Args[graph.AttentionSinks]
+			i := g.ParamOf(u.Value)
+			for k := 1; k < parts; k++ {
+				list[i] = append(slices.Clone(list[i]), k*(u.Hi-u.Lo)/parts)
+			}
+		}
+	})
+	return list
+}
+
 // columnCuts are, by value, columns in ascending order at which its buffers are cut.
 type columnCuts [][]int
 
@@ -106,6 +125,15 @@ func (o *op) takeHeads(h headPart) {
 	o.in.Attr.Heads, o.in.Attr.KVHeads = o.in.Attr.Heads/h.of, o.in.Attr.KVHeads/h.of
 	for _, j := range byHeads[o.in.Op].whole {
 		r := &o.refs[j]
+		r.lo, r.hi = h.columns(r.lo, r.hi)
+	}
+	o.takeSinks(h)
+}
+
+// takeSinks leaves an attention the sinks of a part of its heads, if it has any.
+func (o *op) takeSinks(h headPart) {
+	if o.in.Op == graph.Attention && len(o.refs) > graph.AttentionSinks && o.refs[graph.AttentionSinks].value >= 0 {
+		r := &o.refs[graph.AttentionSinks]
 		r.lo, r.hi = h.columns(r.lo, r.hi)
 	}
 }

@@ -41,7 +41,7 @@ func homeWeights(b *builder, units []unit, args []operand) ([]weightHome, error)
 		if c := st.chunkOfArg(a); cached[c] {
 			fetched = append(fetched, a)
 		} else {
-			a.resolve(st.paramRegion(homes[c].work, a.ref().value))
+			a.resolve(st.paramOf(homes[c].work, a))
 		}
 	}
 	return homes, fetchWeights(b, units, fetched, homes)

@@ -112,7 +112,7 @@ func checkExchange(t *Task, p *search.Pins) error {
 	case n == 1:
 		why = "no ranks share sequences; hint: set plan.sequence to at least 2, or leave it out"
 	case !t.Graph.DividesHeads(n):
-		why = fmt.Sprintf("%d ranks cannot divide the key and value heads of each layer, or they have attention sinks; hint: let fewer ranks share a sequence, or use %s", n, plan.ExchangeKeys)
+		why = fmt.Sprintf("%d ranks cannot divide the key and value heads of each layer; hint: let fewer ranks share a sequence, or use %s", n, plan.ExchangeKeys)
 	case !t.Graph.DividesHeads(n * parts):
 		why = fmt.Sprintf("a rank's key and value heads cannot be divided in %d parts; hint: leave out plan.kv_parts", parts)
 	default:

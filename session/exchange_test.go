@@ -24,8 +24,8 @@ func exchanging(g *graph.Graph) *plan.Plan {
 }
 
 // exchangedNames are fixtures whose key heads two ranks can divide, and for 4 ranks four.
-var exchangedNames = []string{"llama-tiny", "gpt2-tiny/4", "neox-tiny bf16/4", "mistral-tiny documents", "qwen3-tiny bf16", "gpt2-tiny bf16", "opt-tiny/4", "llama-tiny documents bf16", "granite-tiny", "stablelm-tiny",
-	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "deepseek2-tiny", "llama-tiny lora", "qwen3-tiny lora bf16"}
+var exchangedNames = []string{"llama-tiny", "gpt2-tiny/4", "neox-tiny bf16/4", "mistral-tiny sinks documents", "qwen3-tiny bf16", "gpt2-tiny bf16", "opt-tiny/4", "llama-tiny documents bf16", "granite-tiny", "stablelm-tiny",
+	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "gpt-oss-tiny", "mistral-tiny documents", "deepseek2-tiny", "llama-tiny lora", "qwen3-tiny lora bf16"}
 
 // exchangedCase returns a fixture by name, and by how many ranks its sequences are shared.
 func exchangedCase(t *testing.T, r *rand.Rand, name string) (whole, part *fixture) {
@@ -101,7 +101,7 @@ func TestExchangedBytes(t *testing.T) {
 // TestExchangeChangesNothing is law L1 for exchanged heads, as TestSharingChangesNothing is for travelling keys.
 func TestExchangeChangesNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny/4", "mistral-tiny documents", "mixtral-tiny", "qwen3-tiny", "neox-tiny/4"}, 1, 10) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny/4", "gpt-oss-tiny documents", "mistral-tiny sinks documents", "mixtral-tiny", "qwen3-tiny", "neox-tiny/4"}, 1, 10) {
 		for k := range testkit.Count(1, 2, 6) {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				f, part := exchangedCase(t, r, name)

@@ -84,6 +84,12 @@ func TestGridDefects(t *testing.T) {
 			}
 		}, "hint: cut it where the parts end"},
 		{zero, edit(0, graph.ReduceScatter, 0, func(in *program.Instr) { in.Args[0] = half }), "rank 0: "},
+		// Homes.
+		{data, func(ps []*program.Program) {
+			for _, p := range ps {
+				p.Homes[0].Slab = -1
+			}
+		}, "it has no slab -1"},
 		// Content.
 		{data, func(ps []*program.Program) {
 			for r := range ps {

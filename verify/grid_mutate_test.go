@@ -269,7 +269,7 @@ func TestGridMutants(t *testing.T) {
 		}
 	}
 	for _, mu := range slices.Concat(mutations, gridMutations) {
-		if rejected[mu.name] == 0 && mu.name != "turn a copy round" { // there are none
+		if rejected[mu.name] == 0 && mu.name != "turn a copy round" && mu.name != "another class" { // there are none; of classes hardly any matters
 			t.Errorf("no mutant was rejected by: %s", mu.name)
 		}
 	}

@@ -55,6 +55,8 @@ func checkStructure(p *program.Program) (*layout, error) {
 			why = fmt.Sprintf("buffer %s is not flat", p.Buffers[h.Region.Buf].Name)
 		case h.Param < 0 || h.At < 0 || h.At > program.MaxCount:
 			why = fmt.Sprintf("it has no element %d", h.At)
+		case h.Slab < 0 || h.Slab > program.MaxCount:
+			why = fmt.Sprintf("it has no slab %d", h.Slab)
 		}
 		if why != "" {
 			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of flat persistent buffers", i, h.Kind, h.Param, why)

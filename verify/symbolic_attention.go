@@ -62,14 +62,14 @@ type headPart struct {
 func (p *headPart) bands(j int) (list []int32) {
 	_, kv := attended(p.in.Op)
 	switch n := p.args[j].bands; {
-	case p.of == 1 || n == 1:
+	case p.of > 1 && n > 1 && (j == kv || p.in.Op == graph.AttentionBwd && j == graph.AttentionBwdDKV):
+		list = append(list, p.k, p.of+p.k)
+	case p.of > 1 && n == p.of:
+		list = append(list, p.k)
+	default:
 		for k := range n {
 			list = append(list, k)
 		}
-	case j == kv || p.in.Op == graph.AttentionBwd && j == graph.AttentionBwdDKV:
-		list = append(list, p.k, p.of+p.k)
-	default:
-		list = append(list, p.k)
 	}
 	return list
 }
@@ -165,7 +165,7 @@ func (p *headPart) queries(per int32) []Value {
 			same = x.operandOf(same, in, j, p.cols(j))
 		}
 		if specs[j].Access == graph.Read && !specs[j].Token { // sinks
-			same = x.read(same, j, s, 0, s.blocks)
+			same = p.readPart(same, j, 0)
 		}
 	}
 	list := make([]Value, args[q].blocks)
