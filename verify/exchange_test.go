@@ -37,9 +37,9 @@ func TestExchangeMutants(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 12))
 	rejected, accepted := map[string]int{}, map[string]int{}
-	m := *samples.TinyModels["gpt2"]
-	m.Width, m.Heads, m.KVHeads, m.MaxPositions = 16, 4, 4, 32
-	for range testkit.Count(0, 4, 8) {
+	for k := range testkit.Count(0, 4, 8) {
+		m := *samples.TinyModels[[]string{"gpt2", "sinks"}[k%2]]
+		m.Width, m.Heads, m.KVHeads, m.MaxPositions = 16, 4, 4, 32
 		g, err := graph.BuildPart(&m, 32, 2, graph.F32, []*graph.Documents{nil, {Length: 9}}[rng.IntN(2)])
 		if err != nil {
 			t.Fatal(err)
