@@ -51,12 +51,15 @@ func recallRows(w *worker, a *graph.Attr, kv *Tensor, r, c, n, k int) gemm.Matri
 	}
 	y := &w.rows[k]
 	y.resize(kv.DType, n, a.HeadDim)
+	x := y.F32
+	if y.DType != graph.F32 {
+		x = w.tmp(6, n*a.HeadDim)
+	}
 	for i := range n {
-		x := w.dest(6, y, i, 0, a.HeadDim)
-		unpackCacheRow(w.v, x, kv.cacheRow(r+i), a.CacheBits)
-		if y.DType != graph.F32 {
-			w.v.Narrow(y.row16(i, 0, a.HeadDim), x)
-		}
+		unpackCacheRow(w.v, x[i*a.HeadDim:(i+1)*a.HeadDim], kv.cacheRow(r+i), a.CacheBits)
+	}
+	if y.DType != graph.F32 {
+		w.v.Narrow(y.BF16[:len(x)], x)
 	}
 	return y.matrix()
 }
