@@ -38,7 +38,7 @@ func (t *Team) lacks(own string) string {
 	case mpi.Starts(t.launch.Source):
 		return "no MPI library can be used"
 	default:
-		return t.launch.Source + " brings no MPI library"
+		return fmt.Sprintf("%s brings no MPI library, and %s names none", t.launch.Source, mpi.Variable)
 	}
 	for r, e := range t.members {
 		if r > 0 && e.MPI != own {

@@ -16,7 +16,7 @@ func TestCarrier(t *testing.T) {
 	for i, c := range []struct {
 		source, variable, want string
 	}{
-		{"torchrun", "", "torchrun brings no MPI library"},
+		{"torchrun", "", "torchrun brings no MPI library, and ATHANOR_MPI names none"},
 		{"MPICH", "", "no MPI library can be used"},
 		{"MPICH", "none", "ATHANOR_MPI is none"},
 		{"Slurm", "none", "ATHANOR_MPI is none"},

@@ -149,6 +149,7 @@ slurm() {
 	fi
 	slurmctld && slurmd && timeout 20 sh -c 'until sinfo -h -t idle | grep -q idle; do sleep 0.5; done' || { say Slurm "FAILED: it does not start: $(tail -1 "$dir/slurmctld.log")"; return; }
 	launch srun srun --overcommit -n
+	if [[ $(srun --mpi=list 2>&1) == *pmi2* ]] && command -v mpiexec.mpich >/dev/null; then launch "srun with PMI 2" srun --mpi=pmi2 --overcommit -n; fi
 	requeued
 	kill "$(cat "$dir/slurmd.pid")" "$(cat "$dir/slurmctld.pid")"
 }
@@ -173,6 +174,7 @@ requeued() {
 		say "$name" "FAILED: $(tail -1 "$dir/sbatch.log")"
 	fi
 	scancel "$id"
+	timeout 30 sh -c "while squeue -h -j $id 2>/dev/null | grep -q .; do sleep 0.3; done" # else its processes stay
 }
 
 # kubernetes starts four processes as an Indexed Job has them, each in a folder of its own.

@@ -85,7 +85,7 @@ func findHost(named string) finding {
 	f := finding{name, good, fmt.Sprintf("%s, %d cores, %s of memory for %d ranks", about.Processor, about.Cores, size.Format(about.Host), about.Ranks), ""}
 	var took machine.Exchange
 	if err := took.Time([]string{addr}, 1, key, nil); err != nil {
-		f.State, f.Advice = broken, err.Error()
+		f.State, f.Advice = slow, err.Error()
 		return f
 	}
 	f.Found += fmt.Sprintf("; %s with it take %v, %.2g Gbit/s each way", machine.Exchanged(), took, took.Rate()*8/1e9)
