@@ -183,7 +183,7 @@ func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration
 // losses and the weights of one that was left alone, bit for bit.
 func TestKill(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	killed(t, testkit.Count(2, 5, 50), "")
+	killed(t, testkit.Count(2, 5, 50), "", "")
 }
 
 // TestKillPreference: so does a run on pairs, whose reference is that of its first start, whenever it was killed.
@@ -195,13 +195,13 @@ func TestKillPreference(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "pairs.jsonl")
 	check(t, os.WriteFile(path, []byte(lines.String()), 0o644))
-	killed(t, testkit.Count(1, 2, 6), " preference.beta=0.3 data="+path)
+	killed(t, testkit.Count(1, 2, 6), " preference.beta=0.3 data="+path, "")
 }
 
 // TestKillHalves: so does a run whose weights and moments are in bf16, in memory and in checkpoints.
 func TestKillHalves(t *testing.T) {
 	testkit.Needs(t, testkit.All)
-	killed(t, testkit.Count(1, 2, 4), " precision=bf16 optimizer_state=bf16")
+	killed(t, testkit.Count(1, 2, 4), " precision=bf16 optimizer_state=bf16", "")
 }
 
 // TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
@@ -213,24 +213,32 @@ func TestKillMixture(t *testing.T) {
 		text := strings.Repeat(fmt.Sprintf("every %d. salamander keeps %x\n", k, 77777*k), lines)
 		check(t, os.WriteFile(fmt.Sprintf("%s/%d.txt", dir, k), []byte(text), 0o644))
 	}
-	killed(t, testkit.Count(1, 2, 3), fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir))
+	killed(t, testkit.Count(1, 2, 3), fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir), "")
 }
 
-// killed kills a run the given number of times. more are overrides.
-func killed(t *testing.T, kills int, more string) {
+// TestKillExchange: so does a run whose ranks share sequences and exchange heads. With one sequence in a batch sums over ranks have one
+// order, whatever is sharded.
+func TestKillExchange(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	killed(t, testkit.Count(1, 2, 4), " ranks=2 sequence_length=128 global_batch=1", " plan.sequence=2 plan.exchange=heads")
+}
+
+// killed kills a run the given number of times. more are overrides; so are pins, of what a plan.json decides.
+func killed(t *testing.T, kills int, more, pins string) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	began := time.Now()
-	check(t, trainFile(context.Background(), file, append(strings.Fields(more), "out="+dir+"/whole")))
+	check(t, trainFile(context.Background(), file, append(strings.Fields(more+pins), "out="+dir+"/whole")))
 	whole := time.Since(began)
 	want := losses(t, dir+"/whole/metrics.jsonl")
 
-	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=200KiB", "plan.state=disk plan.micro_batch=1 plan.recompute=full", "plan=" + deferredPlan(t, dir, file, more)}
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=300KiB", "plan.state=disk plan.micro_batch=1 plan.recompute=full"}
 	for i := range budgets {
-		budgets[i] += more
+		budgets[i] += more + pins
 	}
+	budgets = append(budgets, "plan="+deferredPlan(t, dir, file, more+pins)+more)
 	killAgain(t, r, dir, file, whole, kills, budgets)
 	got := losses(t, dir+"/run/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -254,7 +262,7 @@ func killed(t *testing.T, kills int, more string) {
 // deferredPlan writes a plan for a run with little memory that defers updates, and returns its path.
 func deferredPlan(t *testing.T, dir, file, more string) string {
 	t.Helper()
-	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=200KiB", "out="+dir+"/small")))
+	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=300KiB", "out="+dir+"/small")))
 	text, err := os.ReadFile(dir + "/small/plan.json")
 	check(t, err)
 	pl, err := plan.Parse(text)
