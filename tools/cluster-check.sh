@@ -49,8 +49,8 @@ say() {
 wanted() { [[ $1 =~ ${ONLY:-.} ]]; }
 
 # kinds of parallelism, by name; each is planned and trained in one process first.
-kinds="replicas stages sequence sharded"
-declare -A keys=([replicas]="plan.pipeline=1" [stages]="plan.pipeline=2" [sequence]="plan.sequence=2" [sharded]="plan.pipeline=1 plan.weights=host")
+kinds="replicas stages sequence heads sharded"
+declare -A keys=([replicas]="plan.pipeline=1" [stages]="plan.pipeline=2" [sequence]="plan.sequence=2 plan.exchange=keys" [heads]="plan.sequence=2 plan.exchange=heads" [sharded]="plan.pipeline=1 plan.weights=host")
 
 # plain KIND RANKS trains in one process, once.
 plain() {
