@@ -131,7 +131,7 @@ func (p *problem) styles(of aim, b int, r residency) []style {
 	if b == 1 { // else smaller micro-batches, which are tried too, need less memory without reading weights again for each tile
 		feed = p.req.Feed(rows, p.machine.Capacity[device.DeviceTier])
 	}
-	list := []style{{head, feed, true, 1 << 62, 1, 1}, {frugal, feed, false, 1 << 62, 0, 1}, {frugal, feed, false, 1, 0, 1}}
+	list := []style{{head, feed, true, 1 << 62, 1, 2}, {frugal, feed, false, 1 << 62, 0, 1}, {frugal, feed, false, 1, 0, 1}}
 	if r.weights == device.HostTier {
 		list = append([]style{{head, feed, true, 1 << 62, 3, 2}}, list...)
 	}
