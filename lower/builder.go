@@ -57,6 +57,12 @@ func (b *builder) buffer(buf program.Buffer) int {
 func (b *builder) chunkBuffer(name string, c int, p piece, tier device.Tier, class program.Class, dt graph.DType, kinds ...optimizer.Kind) store {
 	length, atoms := record(p, tier), b.st.atomsIn(c, p)
 	buf := program.Buffer{Name: name + ".c" + strconv.Itoa(c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
+	if records := max(len(kinds), 1); records*(len(atoms)-1) > 1 {
+		buf.Cuts = make([]int, 0, records*len(atoms))
+	}
+	if len(kinds) > 0 {
+		buf.Init = make([]string, 0, len(kinds)*len(atoms))
+	}
 	for k := range max(len(kinds), 1) {
 		for i, e := range atoms[:len(atoms)-1] {
 			if at := k*length + e - p.lo; at > 0 {

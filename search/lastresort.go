@@ -54,21 +54,43 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d %s", ErrBatch, p.req.GlobalBatch/n, p.ranks/n, what)
 	}
 	b := slices.Min(p.microBatches())
-	group := slices.Min(p.groups(b))
-	ladders := p.ladders(choice{b: b, group: group, tables: p.tables})
+	groups := p.groups(b)
+	if p.req.Options.Clip > 0 { // gradients wait for the norm all the same
+		groups = groups[:1]
+	}
+	for _, group := range groups {
+		if frugal, err = frugalestOf(ctx, p, choice{b: b, group: group, tables: p.tables, short: shortens(p.batch/b, group)}, frugal); err != nil {
+			return nil, err
+		}
+	}
+	if frugal == nil {
+		return nil, ErrPins
+	}
+	return frugal, nil
+}
+
+// frugalestOf returns the plan that lacks least memory of a candidate, which may be nil, and those of a choice of micro-batches.
+// Where all of them go through a layer together, gradients may be used as they come, and activations wait instead.
+func frugalestOf(ctx context.Context, p *problem, ch choice, frugal *Candidate) (*Candidate, error) {
+	ladder := p.ladders(ch)[0]
+	ways := []choice{{keep: ladder[0]}, {keep: ladder[len(ladder)-1], slots: 1}}
+	if ch.group > 1 && !p.req.Pins.setsActivations() { // so many inputs of layers may be what the host has no room for
+		ways = append(ways, choice{keep: p.keepLast(plan.Recomputed("full"), 0), slots: 1})
+	}
 	nearest := slices.Clone(p.placements)
 	slices.SortStableFunc(nearest, func(a, b residency) int { return cmp.Compare(p.leastLack(a), p.leastLack(b)) })
-	for _, r := range nearest {
+	for _, ch.r = range nearest {
+		r := ch.r
 		if !p.req.Pins.allow(r) || r.state == device.DiskTier && p.machine.Capacity[device.DiskTier] == 0 {
 			continue
 		}
 		if frugal != nil && p.leastLack(r) >= float64(p.lack(frugal)) {
 			break
 		}
-		for _, st := range p.styles(fastestPlan, b, r) {
-			most, least := ladders[0][0], ladders[0][len(ladders[0])-1]
-			for _, way := range []choice{{keep: most}, {keep: least, slots: 1}} {
-				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: way.keep, slots: way.slots, tables: p.tables, short: shortens(p.batch/b, group)})
+		for _, ch.st = range p.styles(fastestPlan, ch.b, r) {
+			for _, way := range ways {
+				ch.keep, ch.slots = way.keep, way.slots
+				c, err := p.evaluate(ctx, ch)
 				if err != nil {
 					return nil, err
 				}
@@ -77,9 +99,6 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 				}
 			}
 		}
-	}
-	if frugal == nil {
-		return nil, ErrPins
 	}
 	return frugal, nil
 }

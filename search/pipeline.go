@@ -110,6 +110,7 @@ type task struct {
 	sequence        *schedule.Schedule // set if the order depends on times
 	level           []int              // per rank: guessed recomputation, an index into levels
 	bound, estimate float64
+	leads           bool // it is lowered whatever effort is left
 }
 
 // planPipelines finds pipelines.
@@ -161,14 +162,32 @@ func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool)
 		}
 	}
 	slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
-	return tasks, nil
+	return leadersFirst(tasks), nil
+}
+
+// leadersFirst returns tasks that are sorted by their estimates, those first that are the best of their depth and near the best
+// of all: estimates do not see all that depths differ in, such as what crosses a network, and of one depth alone there may be
+// more than can be lowered.
+func leadersFirst(tasks []*task) []*task {
+	const near = 1.05
+	depths := map[int]bool{}
+	var leaders, rest []*task
+	for _, t := range tasks {
+		if t.leads = !depths[t.depth] && t.estimate <= near*tasks[0].estimate; t.leads {
+			leaders = append(leaders, t)
+		} else {
+			rest = append(rest, t)
+		}
+		depths[t.depth] = true
+	}
+	return append(leaders, rest...)
 }
 
 // tryTasks lowers tasks until the effort is spent or the next ones are unlikely to win.
 func tryTasks(ctx context.Context, p *problem, found shortlist, tasks []*task, of aim) (shortlist, error) {
 	fruitless := 0
 	for _, t := range tasks {
-		if len(found) > 0 && (of != fastestPlan || inPipelines(p) == 0 || fruitless > patience || p.told.cut()) {
+		if len(found) > 0 && (of != fastestPlan || inPipelines(p) == 0 && !t.leads || fruitless > patience || p.told.cut()) {
 			break
 		}
 		if found.beats(t.bound) || found.beats(t.estimate/slack) {

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -156,6 +157,47 @@ func TestLargerShards(t *testing.T) {
 		}
 		if best.Program.Capacity != m.Capacity || best.Seconds() < first.Seconds() {
 			t.Errorf("capacity %v, %.4g s; with more memory it takes %.4g s", best.Program.Capacity, best.Seconds(), first.Seconds())
+		}
+	}
+}
+
+// TestLeadersFirst: the best task of each depth that is near the best of all comes first, then all others by their estimates.
+func TestLeadersFirst(t *testing.T) {
+	rng := testkit.Rand(t)
+	for range testkit.Count(50, 200, 2000) {
+		tasks := make([]*task, 1+rng.IntN(20))
+		for i := range tasks {
+			tasks[i] = &task{shape: &shape{depth: 2 << rng.IntN(3)}, estimate: 1 + float64(rng.IntN(40))/200}
+		}
+		slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
+		least := map[int]float64{}
+		for _, k := range tasks {
+			if _, ok := least[k.depth]; !ok {
+				least[k.depth] = k.estimate
+			}
+		}
+		list := leadersFirst(tasks)
+		n := slices.IndexFunc(list, func(k *task) bool { return !k.leads })
+		if n < 0 {
+			n = len(list)
+		}
+		seen := map[int]bool{}
+		for _, k := range list[:n] {
+			if seen[k.depth] || k.estimate != least[k.depth] || k.estimate > 1.05*tasks[0].estimate {
+				t.Errorf("depth %d at %v leads; the least of its depth is %v, of all %v", k.depth, k.estimate, least[k.depth], tasks[0].estimate)
+			}
+			seen[k.depth] = true
+		}
+		for depth, e := range least {
+			if e <= 1.05*tasks[0].estimate && !seen[depth] {
+				t.Errorf("no task of depth %d leads, at %v of %v", depth, e, tasks[0].estimate)
+			}
+		}
+		sorted := func(l []*task) bool {
+			return slices.IsSortedFunc(l, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
+		}
+		if len(list) != len(tasks) || !sorted(list[:n]) || !sorted(list[n:]) || slices.ContainsFunc(list[n:], func(k *task) bool { return k.leads }) {
+			t.Errorf("of %d tasks, %d lead, and the order is wrong", len(tasks), n)
 		}
 	}
 }

@@ -229,6 +229,28 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
+// TestMisfitSparesGradients: where updates use gradients as they come, memory for those of all micro-batches is not said to be
+// lacking: they go through a layer together.
+func TestMisfitSparesGradients(t *testing.T) {
+	req := tiny(t)
+	req.GlobalBatch, req.Options.Clip = 2, 0
+	m := machine(t, 5<<20, 1)
+	m.Capacity[device.HostTier], m.Capacity[device.DiskTier] = 2<<20, 0
+	lacks := func(pins Pins) int64 {
+		asked := *req
+		asked.Pins = pins
+		_, err := Search(t.Context(), &asked, m, nil)
+		var misfit *Misfit
+		if !errors.As(err, &misfit) {
+			t.Fatalf("no misfit, but %v", err)
+		}
+		return newProblem(&asked, m).lack(misfit.Frugal)
+	}
+	if free, apart := lacks(Pins{}), lacks(Pins{Group: 1}); free >= apart {
+		t.Errorf("%d bytes lack, and as many, %d, with micro-batches one by one", free, apart)
+	}
+}
+
 // TestMisfitIsKnownSoon: where pinned activations leave no plan, bounds reveal it. Every residency is looked at
 // with three divisions of the logits, in the search and for the hint, and only the plan that is reported is
 // packed.
