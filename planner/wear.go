@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -77,7 +78,11 @@ func (t *Task) Spare(ctx context.Context, now *search.Candidate) (*search.WhatIf
 			return &w.WhatIf, nil
 		}
 	}
-	return &search.WhatIf{Change: "no disk", Set: without, Brings: "nothing fits; hint: more host memory, adapters (lora), or a shorter sequence_length"}, nil
+	host, err := enoughHost(ctx, alone)
+	if err != nil {
+		return nil, err
+	}
+	return &search.WhatIf{Change: "no disk", Set: without, Brings: fmt.Sprintf("nothing fits; hint: %s, adapters (lora), or a shorter sequence_length", host)}, nil
 }
 
 // spares says how fast the run is, beside the plan that wears the disk.
@@ -91,4 +96,20 @@ func (w *supposition) spares(now *search.Candidate) {
 	if w.Price != "" {
 		w.Brings += ", with other results: " + w.Price
 	}
+}
+
+// enoughHost says with how much host memory a task fits that does not, as far as that is all it lacks.
+func enoughHost(ctx context.Context, t *Task) (string, error) {
+	const more = "more host memory"
+	why := (&sharedTask{Task: *t}).fitsAnyhow(ctx)
+	var lacking *search.Misfit
+	if !errors.As(why, &lacking) {
+		return more, ctx.Err()
+	}
+	for tier, need := range lacking.Frugal.Needs() {
+		if device.Tier(tier) != device.HostTier && need > t.Machine.Capacity[tier] {
+			return more, nil
+		}
+	}
+	return search.Limit(device.HostTier, lacking.Frugal.Needs()[device.HostTier], lacking.Frugal.Plan.Ranks), nil
 }

@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
@@ -49,5 +51,19 @@ func TestUnworn(t *testing.T) {
 	small.Machine.Capacity = [device.NumTiers]int64{worn.Best.Needs()[device.DeviceTier] / 8, 1, roomy}
 	if got, err := small.unworn(t.Context(), worn, func(string) {}); err != nil || got != worn {
 		t.Errorf("without room for the state: %v, %v", got, err)
+	}
+	tight := task(soon, roomy, "host")
+	tight.Machine.Capacity = [device.NumTiers]int64{worn.Best.Needs()[device.DeviceTier] * 1, 1 << 10, roomy}
+	spare, err := tight.Spare(t.Context(), worn.Best)
+	check(t, err)
+	_, enough, named := strings.Cut(spare.Brings, "limits.host=")
+	if !named {
+		t.Fatalf("without the disk: %q", spare.Brings)
+	}
+	host, err := strconv.ParseInt(enough[:strings.Index(enough, ",")], 10, 64)
+	check(t, err)
+	tight.Machine.Capacity[device.HostTier], tight.Machine.Capacity[device.DiskTier] = host, 0
+	if _, err := tight.PlanAny(t.Context(), func(string) {}); err != nil {
+		t.Errorf("%s, but %v", spare.Brings, err)
 	}
 }

@@ -58,8 +58,10 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 	if p.req.Options.Clip > 0 { // gradients wait for the norm all the same
 		groups = groups[:1]
 	}
+	exact := *p // what few of the micro-batches need is no answer here
+	exact.untimed, exact.known = false, newEvaluations()
 	for _, group := range groups {
-		if frugal, err = frugalestOf(ctx, p, choice{b: b, group: group, tables: p.tables, short: shortens(p.batch/b, group)}, frugal); err != nil {
+		if frugal, err = frugalestOf(ctx, &exact, choice{b: b, group: group, tables: p.tables, short: shortens(p.batch/b, group)}, frugal); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@ package cpu
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -201,7 +202,7 @@ func (g *guess) indices(c *device.Call, memory []byte) {
 		for r := range o.Rows {
 			for k := range o.Cols {
 				at := o.Addr + 4*int64(r*o.Stride+k)
-				binary.LittleEndian.PutUint32(memory[at:], uint32(g.IntN(limit)))
+				binary.LittleEndian.PutUint32(memory[at:], uint32(g.IntN(min(limit, math.MaxInt32)))) // numbers have 32 bits, whatever attributes claim
 			}
 		}
 	}
