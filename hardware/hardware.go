@@ -193,10 +193,17 @@ func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
 		}
 	}
 	if h.Network != nil && slices.Contains(streams, device.Recv) {
-		n := *h.Network
-		n.Link = n.Link.quicker(times)
-		q.Network = &n
+		q.Network = h.QuickerNetwork(times).Network
 	}
+	return &q
+}
+
+// QuickerNetwork returns a copy of the machine between whose hosts, of which there are several, links are faster by the factor
+// times.
+func (h *Hardware) QuickerNetwork(times float64) *Hardware {
+	q, n := *h, *h.Network
+	n.Link = n.Link.quicker(times)
+	q.Network = &n
 	return &q
 }
 

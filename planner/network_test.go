@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,11 +13,12 @@ import (
 )
 
 // TestNetworkOrder: a plan for hosts with fast links inside and a slow network between them is at most as fast as one for fast
-// links everywhere, and faster than one for the network everywhere.
+// links everywhere, and faster than one for the network everywhere. What --explain says of a faster network is what a plan for
+// it says.
 func TestNetworkOrder(t *testing.T) {
 	g, err := graph.Build(tiny(t), 16, graph.F32)
 	check(t, err)
-	seconds := func(h config.Hardware) float64 {
+	plan := func(h config.Hardware) (*Task, *search.Result) {
 		c := config.Default()
 		h.Name = "a100-80"
 		c.GlobalBatch, c.SequenceLength, c.Precision, c.Ranks, c.Hardware, c.Plan.Sequence = 8, 16, "fp32", 4, h, 1
@@ -24,14 +26,30 @@ func TestNetworkOrder(t *testing.T) {
 		check(t, err)
 		m, err := machine.Describe(spec.Machine(), func(string) {})
 		check(t, err)
-		r, err := (&Task{Machine: m, Graph: g, Spec: spec}).PlanAny(t.Context(), func(string) {})
+		task := &Task{Machine: m, Graph: g, Spec: spec}
+		r, err := task.PlanAny(t.Context(), func(string) {})
 		check(t, err)
+		return task, r
+	}
+	seconds := func(h config.Hardware) float64 {
+		_, r := plan(h)
 		return r.Fastest()
 	}
 	const slow = 10e6 // bytes/s
 	fast, both, network := seconds(config.Hardware{Hosts: 1}), seconds(config.Hardware{Hosts: 2, Network: slow}), seconds(config.Hardware{Hosts: 1, Peers: slow})
 	if !(fast < both && both < network) {
 		t.Errorf("a step takes %v s on one host, %v on two and %v if all links are slow", fast, both, network)
+	}
+	task, r := plan(config.Hardware{Hosts: 2, Network: slow})
+	list := task.changes(r.Best)
+	i := slices.IndexFunc(list, func(w *supposition) bool { return w.Change == "twice the rate between hosts, 0.16 Gbit/s" })
+	if i < 0 {
+		t.Fatalf("no change of the network in %d", len(list))
+	}
+	faster, err := list[i].PlanAny(t.Context(), func(string) {})
+	check(t, err)
+	if want := seconds(config.Hardware{Hosts: 2, Network: 2 * slow}); faster.Fastest() != want || want >= both {
+		t.Errorf("with twice the network %v s, by the description %v; before %v", faster.Fastest(), want, both)
 	}
 }
 

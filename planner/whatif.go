@@ -198,6 +198,9 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	if need[device.DiskTier] > 0 {
 		add("twice the disk's rate", "", m.Quicker(device.DiskRead, device.DiskWrite))
 	}
+	if n := m.Hardware.Network; n != nil && n.Hosts > 1 {
+		add(fmt.Sprintf("twice the rate between hosts, %.3g Gbit/s", 2*8*n.Link.Bandwidth/1e9), "", m.QuickerNetwork())
+	}
 	if m.Ranks() > 1 {
 		add("twice the rate between ranks", "", m.Quicker(device.Collective, device.Send, device.Recv))
 	}
