@@ -286,10 +286,13 @@ func (d *Device) awaitWires() error {
 // wrong returns what NCCL has met meanwhile; nil while a worker is in the library.
 func (w *wire) wrong() error {
 	comm := w.comm.Load()
-	if comm == 0 || w.cut.Load() || !w.using.TryLock() {
+	if comm == 0 || !w.using.TryLock() {
 		return nil
 	}
 	defer w.using.Unlock()
+	if w.cut.Load() {
+		return nil
+	}
 	return w.device.options.Fabric.nccl.Wrong(comm)
 }
 
@@ -367,11 +370,13 @@ func (d *Device) closeWires() {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
+				w.using.Lock() // the clerk may be looking at it
+				defer w.using.Unlock()
 				lib.Destroy(comm) // nothing is left to fail
+				w.cut.Store(true)
 			}()
 			select {
 			case <-ended:
-				w.cut.Store(true)
 			case <-time.After(wireLimit):
 				w.abort()
 			}
