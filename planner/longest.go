@@ -39,9 +39,9 @@ type AtLength func(tokens int) (*job.Spec, *graph.Graph, error)
 // the next length tried, longer by one step or by a hundredth, whichever is more.
 //
 // It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans, and whole steps of many
-// micro-batches, only for the last length that fits and the first that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
-// that fit may exist. Where ranks share sequences, step is raised to a length that they can share. As in planning, ranks may
-// share sequences or matrices if nothing fits without.
+// micro-batches, only for the last length that fits and the first that is too long. Lengths with few divisors cannot be
+// cut as finely as others, so longer ones that fit may exist. Where ranks share sequences, step is raised to a length that
+// they can share. As in planning, ranks may share sequences or matrices if nothing fits without.
 func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, spec.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
