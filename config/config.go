@@ -66,7 +66,7 @@ type Config struct {
 	// Hosts are other machines, on which `athanor serve` waits at address:port, each with an equal share of the ranks.
 	Hosts     Strings `yaml:"hosts"`
 	Limits    Limits  `yaml:"limits"`
-	Precision string  `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
+	Precision string  `yaml:"precision"` // fp32, bf16, int8 (matrices alone, small models on the CPU), or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
 	// Optimizer is how weights are updated: adamw, or one of the others that the guide describes, which need learning
 	// rates of their own.
 	Optimizer string `yaml:"optimizer"`
@@ -253,6 +253,9 @@ type Preference struct {
 	Loss   string  `yaml:"loss"`   // dpo or ipo, which compare with the model before the run; simpo or orpo, which do not
 	Margin float64 `yaml:"margin"` // of simpo: by how much the chosen answer should be ahead; derived: 1
 }
+
+// Int8 is the value of Config.Precision that holds and trains matrices in int8, see model.HoldInt8.
+const Int8 = "int8"
 
 // NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.
 const NF4 = "nf4"

@@ -47,6 +47,7 @@ func (c *Config) validate(d *decoder, to Purpose) {
 	c.countSteps(d)
 	missing := c.checkRequired(d, to)
 	c.checkRanges(d)
+	c.checkInt8(d)
 	c.checkChoices(d)
 	if len(missing) > 0 {
 		d.fail(strings.Join(missing, ", "), "missing; hint: "+to.String())
@@ -287,6 +288,28 @@ func (c *Config) checkWithin(d *decoder) {
 	}
 }
 
+// checkInt8 names what cannot be combined with weights in int8.
+func (c *Config) checkInt8(d *decoder) {
+	if c.Precision != Int8 {
+		return
+	}
+	for _, other := range []struct {
+		key, why string
+		given    bool
+	}{
+		{"device", "its operators are the CPU's alone", device.IsGPU(c.Device)},
+		{"lora", "its frozen weights are held in 4 bits by quantize: nf4", c.LoRA.Rank > 0},
+		{"quantize", "the weights are in int8 already", c.Quantize != "none"},
+		{"train_within", "trials begin with the weights of a folder", c.TrainWithin > 0},
+		{"optimizer: muon", "it updates matrices as a whole", c.Optimizer == optimizer.Muon.String()},
+		{"optimizer_state: bf16", "weights are in int8 already; use bf16_moments", c.OptimizerState == "bf16"},
+	} {
+		if other.given {
+			d.fail("precision", fmt.Sprintf("int8 is not built for %s: %s; hint: leave one of the two out", other.key, other.why))
+		}
+	}
+}
+
 // checkDecay checks the steps in which the learning rate of wsd falls.
 func (c *Config) checkDecay(d *decoder) {
 	fall, err := optimizer.RateScheduleNamed(c.Schedule)
@@ -311,7 +334,7 @@ func (c *Config) checkChoices(d *decoder) {
 	one("bos", c.BOS, "auto", "none")
 	one("on_bad_row", c.OnBadRow, "error", "skip")
 	one("device", c.Device, "auto", "cpu", "cuda")
-	one("precision", c.Precision, "auto", "fp32", "bf16")
+	one("precision", c.Precision, "auto", "fp32", "bf16", Int8)
 	one("quantize", c.Quantize, "none", NF4)
 	if o, err := optimizer.Named(c.Optimizer); err != nil {
 		d.fail("optimizer", err.Error())

@@ -114,7 +114,7 @@ func (o Operand) check(arenas [NumTiers]int64) error {
 	if o.Tier >= NumTiers {
 		return fmt.Errorf("%v does not exist", o.Tier)
 	}
-	if o.DType > graph.U16 {
+	if o.DType >= graph.NumDTypes {
 		return fmt.Errorf("%v does not exist", o.DType)
 	}
 	size := o.DType.Size()

@@ -414,6 +414,8 @@ func toFloat64(t graph.DType, dst []float64, b []byte) {
 			dst[i] = float64(int32(le.Uint32(b[4*i:])))
 		case graph.F64:
 			dst[i] = math.Float64frombits(le.Uint64(b[8*i:]))
+		case graph.I8: // in units
+			dst[i] = float64(graph.FromInt8(int8(b[i])))
 		}
 	}
 }

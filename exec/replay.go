@@ -78,5 +78,8 @@ func (e *Engine) Extent(instr, arg int) (Extent, error) {
 	if err != nil {
 		return x, fmt.Errorf("%s: %w", e.name(instr), err)
 	}
+	if e.program.Buffers[r.Buf].DType == graph.I8 {
+		x.Largest *= in.Attr.Unit
+	}
 	return x, nil
 }

@@ -33,6 +33,7 @@ type Attr struct {
 	First     int // index in that parameter of the operands' first element; LossPart, CrossEntropy, Embed, EmbedBwd: in the vocabulary, of the first logit or row
 	CacheBits int // AttentionAt: of a number in the cache, 4 or 8, see CacheGroup; 0: they are of the cache's type
 	Scale     float64
+	Unit      float64 // of int8 weights, which are multiples of it; 0: the operator reads none
 	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; 0: none
 	Alpha     float64 // with Limit: factor of the gates inside the sigmoid; Route: factor of the weights; 0: 1
 	PairLoss  int     // Preference: a PairLoss
@@ -82,6 +83,7 @@ var AttrFields = []AttrField{
 	{"first", func(a *Attr) any { return &a.First }},
 	{"cache_bits", func(a *Attr) any { return &a.CacheBits }},
 	{"scale", func(a *Attr) any { return &a.Scale }},
+	{"unit", func(a *Attr) any { return &a.Unit }},
 	{"limit", func(a *Attr) any { return &a.Limit }},
 	{"alpha", func(a *Attr) any { return &a.Alpha }},
 	{"pair_loss", func(a *Attr) any { return &a.PairLoss }},

@@ -83,6 +83,7 @@ func (b *builder) differentiate() {
 
 // node appends a node to the backward pass of the segment.
 func (b *differentiator) node(op Op, attr Attr, args ...Use) {
+	attr.Unit = b.g.unit(args)
 	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
 	if h := b.held; h != nil && (n.Writes(h.Args[LinearDWX].Value) || n.Writes(h.Args[LinearDWDY].Value)) {
 		b.release()

@@ -32,7 +32,7 @@ func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Gra
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
-	return b.g, nil
+	return b.g, b.g.checkInt8()
 }
 
 // BuildDecode returns the graph of generation: the forward pass of the next rows
@@ -241,6 +241,7 @@ func (b *builder) all(v int) Use { return Use{v, 0, b.g.Values[v].Cols} }
 var absent = Use{Value: -1}
 
 func (b *builder) node(op Op, attr Attr, args ...Use) {
+	attr.Unit = b.g.unit(args)
 	b.seg.Forward = append(b.seg.Forward, Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk})
 }
 

@@ -40,12 +40,23 @@ var NF4Levels = [16]float32{
 // Held returns the rows and columns of parameter i, or of what a rank has of it, in numbers, however they are stored.
 func (g *Graph) Held(i int) (rows, cols int) { return g.held[i].Rows, g.held[i].Cols }
 
-// Stored returns the extents of parameter i as a rank stores it, in elements of g.DType.
+// Narrowest returns the narrowest type in which there are weights that are not packed.
+func (g *Graph) Narrowest() DType {
+	if g.Model.Int8 {
+		return I8
+	}
+	return g.DType
+}
+
+// Stored returns the extents of parameter i as a rank stores it, in elements of g.DType or, in int8, of that.
 func (g *Graph) Stored(i int) Dim {
 	p := &g.held[i]
 	d := Dim{DType: g.DType, Rows: p.Rows, Cols: p.Cols}
 	if p.NF4 {
 		d.Cols = NF4Cols(p.Cols, g.DType)
+	}
+	if p.Unit > 0 {
+		d.DType = I8
 	}
 	if p.State {
 		d.Rows = StateRows(g.DType)

@@ -170,12 +170,12 @@ type Info struct {
 // Legend of operands: name:type[rows,columns]:access. It is what Check checks. The constant for an operand's position is
 // the operator's name and the operand's or, where that is too short, a word that follows it: g=Gain.
 //
-//	w:f[I,O]':r  the operand w, read, holds I x O numbers in f32 or bf16, or O x I with Attr.WT
+//	w:q[I,O]':r  the operand w, read, holds I x O numbers in f32, bf16 or int8, or O x I with Attr.WT
 //
 // A capital is an extent that is the same wherever it occurs in a row, 2F twice F, a number itself. Some come
 // from attributes: T = Seq, H = Heads, S = HeadDim, A = H*S (all query heads), G = 2*KVHeads*S (key and
 // value heads), Q = A+G, U = max(1, Heads) (groups of a norm). # is NumScalars. With Attr.NF4 columns of w are as
-// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, p any of these three, h bf16, i i32, d f64, u u16, * any.
+// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, p any of these three, h bf16, i i32, d f64, u u16, q f32, bf16 or int8 (see int8.go), * any.
 //
 // Access: r read, w written, u updated, s a sum (see Sum), then t for token rows, p for those before a slice
 // too, ? for optional.
@@ -193,10 +193,10 @@ var table = [NumOps]Info{
 	// is one chain of fused multiply-adds over the input index, ascending, that starts
 	// from bias+res or y.
 	// With Attr.NF4 w is stored in 4 bits per number, see NF4Block.
-	Linear: {Name: "linear", Args: args("y:f[N,O]:st x:f[N,I]:rt w:f[I,O]':r bias:f[1,O]:r? res:f[N,O]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearX), Bytes: linearBytes, Rule: oneStart},
+	Linear: {Name: "linear", Args: args("y:f[N,O]:st x:f[N,I]:rt w:q[I,O]':r bias:f[1,O]:r? res:f[N,O]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearX), Bytes: linearBytes, Rule: oneStart},
 	// dx (+)= dy.w^T; w as above. With x (never with Acc) dx = (dy.w^T)*act'(x): the
 	// derivatives of a product and of the activation before it.
-	LinearDX: {Name: "linear_dx", Args: args("dx:f[N,I]:st dy:f[N,O]:rt w:f[I,O]':r x:f[N,I]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearDXDY), Bytes: linearBytes, TrailingBytes: derivedBytes, Rule: notAdded},
+	LinearDX: {Name: "linear_dx", Args: args("dx:f[N,I]:st dy:f[N,O]:rt w:q[I,O]':r x:f[N,I]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearDXDY), Bytes: linearBytes, TrailingBytes: derivedBytes, Rule: notAdded},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at multiples
@@ -318,7 +318,7 @@ var table = [NumOps]Info{
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
 	// A Scale of 0 is 1. With Vocab wte has the rows from First on of that
 	// many tokens, and of the others there is nothing.
-	Embed: {Name: "embed", Kind: RowWise, Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r?"), Bytes: embedBytes, Position: true, Rule: positions(EmbedWPE)},
+	Embed: {Name: "embed", Kind: RowWise, Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:q[V,D]:r wpe:q[P,D]:r?"), Bytes: embedBytes, Position: true, Rule: positions(EmbedWPE)},
 	// dwte (+)= rows of dx*Scale scattered, tokens ascending; without Acc dwte is
 	// cleared first.
 	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s[V,D]:s dx:f[N,D]:rt tokens:i[N,1]:rt"), Bytes: embedBytes},
@@ -357,16 +357,16 @@ var table = [NumOps]Info{
 	// AdamW (Loshchilov and Hutter, 1711.05101, algorithm 2), with g scaled by
 	// clip[0] first, if clip is present. A clip[0] of 0 skips the update: p, m and v keep their
 	// bits. g is f32; p16 is a bf16 copy of an f32 p, written even if the update is skipped.
-	// Each of p, m and v is f32, or bf16 with stochastic rounding, so that small updates add up
+	// Each of p, m and v is f32, or bf16 with stochastic rounding, or p is int8 with the same, so that small updates add up
 	// over many steps: see Chance. Attr.Param and First identify the elements in the model; if
 	// none is rounded stochastically, both are 0.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
 	// what it leaves out. See float16.Halves.
 	// With Attr.Masked elements whose p is 0 keep it, whatever g is, and their m and v become 0.
-	AdamW: {Name: "adamw", Args: args("p:f[R,C]:u m:f[R,C]:u v:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
+	AdamW: {Name: "adamw", Args: args("p:q[R,C]:u m:f[R,C]:u v:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
-	Lion: {Name: "lion", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
+	Lion: {Name: "lion", Args: args("p:q[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
 	// Muon (Jordan et al.), of a whole matrix, all else as in AdamW: m becomes Beta1*m + (1-Beta1)*g, X is Beta1*m + (1-Beta1)*g
 	// over its norm, and p moves by Attr.Scale times the learning rate against what X becomes in the products of muon.go,
 	// which take place in work.

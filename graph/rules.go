@@ -357,6 +357,9 @@ func pieces(_ *Attr, d []Dim) string {
 // halved: only bf16 numbers, of which there is no other copy, are the upper halves of something.
 func halved(p, p16, rest int) requirement {
 	return func(_ *Attr, d []Dim) string {
+		if !d[p16].Absent() && d[p].DType == I8 {
+			return "p16 is a copy of weights in fp32, and p is in int8"
+		}
 		if !d[rest].Absent() && (d[p].DType != BF16 || !d[p16].Absent()) {
 			return "rest holds the lower halves of weights, which p and p16 do not fit: p must be bf16, the upper halves, and p16 absent"
 		}

@@ -24,8 +24,8 @@ type Extent struct {
 }
 
 var dtypeSets = map[string][]DType{
-	"f": {F32, BF16}, "s": {F32}, "r": {F32, F64}, "p": {F32, BF16, F64}, "h": {BF16}, "i": {I32}, "d": {F64}, "u": {U16},
-	"*": {F32, BF16, I32, F64, U16},
+	"f": {F32, BF16}, "s": {F32}, "r": {F32, F64}, "p": {F32, BF16, F64}, "h": {BF16}, "i": {I32}, "d": {F64}, "u": {U16}, "q": {F32, BF16, I8},
+	"*": {F32, BF16, I32, F64, U16, I8},
 }
 
 // parseShape parses TYPE[ROWS,COLS], perhaps followed by '.
@@ -148,6 +148,9 @@ func (o Op) checkDim(a *Attr, values *letters, d []Dim, i int) *Misfit {
 	}
 	if !slices.Contains(dtypeSets[shape.Types], x.DType) {
 		return &Misfit{i, fmt.Sprintf("has elements of type %v", x.DType), "cast it first"}
+	}
+	if shape.Types == "q" && x.DType == I8 && (a.Unit == 0 || a.NF4) {
+		return &Misfit{i, "has elements of type i8, but the call has no unit, or nf4", "say what they are multiples of"}
 	}
 	rows, cols := shape.Rows, shape.Cols
 	if shape.Turned && a.WT {

@@ -77,7 +77,7 @@ func (b *builder) adjacent(list []Use) bool {
 		if i == 0 {
 			continue
 		}
-		if last := &b.g.Params[k-1]; b.g.ParamOf(list[i-1].Value) != k-1 || p.Frozen != last.Frozen || p.NF4 != last.NF4 {
+		if last := &b.g.Params[k-1]; b.g.ParamOf(list[i-1].Value) != k-1 || p.Frozen != last.Frozen || p.NF4 != last.NF4 || p.Unit != last.Unit {
 			return false
 		}
 	}

@@ -42,6 +42,7 @@ type Spec struct {
 	Device    string      // cpu or cuda; for a described machine, which has its own, as the configuration has it
 	Ranks     int         // at least 1
 	Precision graph.DType // that is computed in
+	Int8      bool        // matrices are held and trained in int8
 	Optimizer optimizer.Optimizer
 	// The optimizer's constants are as given, else its usual ones; 0 where it has none.
 	WeightDecay, Beta1, Beta2, Epsilon float64
@@ -86,7 +87,9 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	if s.Ranks, err = machine.CountRanks(s.Machine()); err != nil {
 		return nil, err
 	}
-	if s.Precision = s.precision(); s.Precision == graph.F32 && c.OptimizerState == plan.BF16State.String() {
+	if s.Precision, s.Int8 = s.precision(); s.Int8 && machine.OnGPU(s.Machine()) {
+		return nil, s.Fault("precision", "int8 is trained by the CPU's operators alone; hint: set device: cpu, or use fp32 or bf16")
+	} else if s.Precision == graph.F32 && c.OptimizerState == plan.BF16State.String() {
 		return nil, s.Fault("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
 	}
 	return s, nil
@@ -118,18 +121,27 @@ func (s *Spec) constants() {
 }
 
 // precision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
-// GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where bf16 gains less.
-func (s *Spec) precision() graph.DType {
-	bf16 := s.asked.Precision == "bf16"
+// GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where bf16 gains less. With weights in
+// int8, activations are in fp32.
+func (s *Spec) precision() (computed graph.DType, int8 bool) {
+	bf16, int8 := s.asked.Precision == "bf16", s.asked.Precision == config.Int8
 	if s.asked.Precision == "auto" {
 		if bf16 = machine.OnGPU(s.Machine()); s.Begun != nil {
-			bf16 = s.Begun.Precision == graph.BF16.String()
+			bf16, int8 = s.Begun.Precision == graph.BF16.String(), s.Begun.Precision == config.Int8
 		}
 	}
 	if bf16 {
-		return graph.BF16
+		return graph.BF16, false
 	}
-	return graph.F32
+	return graph.F32, int8
+}
+
+// PrecisionName returns the precision as checkpoints record it.
+func (s *Spec) PrecisionName() string {
+	if s.Int8 {
+		return config.Int8
+	}
+	return s.Precision.String()
 }
 
 // formats returns the formats allowed for the optimizer's state, see Spec.
@@ -209,6 +221,9 @@ func (s *Spec) MarshalYAML() (any, error) {
 	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, "fp32"
 	if s.Precision == graph.BF16 {
 		c.Precision = "bf16"
+	}
+	if s.Int8 {
+		c.Precision = config.Int8
 	}
 	r := s.Optimizer.Rule()
 	for _, has := range []struct {

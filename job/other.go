@@ -16,7 +16,7 @@ func (s *Spec) WithSequence(tokens int) *Spec {
 // WithPrecision returns the job in another precision.
 func (s *Spec) WithPrecision(dt graph.DType) *Spec {
 	own := *s
-	own.Precision = dt
+	own.Precision, own.Int8 = dt, false
 	return &own
 }
 

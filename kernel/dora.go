@@ -53,7 +53,7 @@ func direction(e *Env, a *graph.Attr, t []Tensor) {
 	for c := 0; c < y.Cols; c += step {
 		n, rows := min(step, y.Cols-c), *w
 		if a.NF4 {
-			rows = *e.unpack(w, true, down.Cols, y.Cols, c, n)
+			rows = *e.unpack(w, w.DType, true, down.Cols, y.Cols, [2]int{c, n})
 		}
 		call := e.begin(a, []Tensor{rows, t[graph.DirectionUp], wide, {DType: graph.F32, Rows: 1, Cols: y.Cols, Stride: y.Cols, F32: inverse[:y.Cols]}})
 		call.n[0] = c

@@ -162,10 +162,10 @@ func blockTask(c *call, w *worker, i int) {
 const buffered = 1 << 10
 
 // inBuffers limits the body to buffered columns at a time if any of the first n
-// operands is bf16 and so needs a buffer.
+// operands is bf16 or int8 and so needs a buffer.
 func (c *call) inBuffers(n int) *call {
 	for i := range c.t[:n] {
-		if c.t[i].DType == graph.BF16 {
+		if d := c.t[i].DType; d == graph.BF16 || d == graph.I8 {
 			c.chunk = buffered
 		}
 	}
@@ -292,12 +292,16 @@ func store[T simd.Stored](w *worker, y []T, t *Tensor, r, lo, hi int) {
 }
 
 // load returns elements [lo, hi) of row r as float32: the tensor's own memory or, for a
-// bf16 tensor, a copy in buffer k.
+// bf16 or int8 tensor, a copy in buffer k.
 func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
 	if t.DType == graph.F32 {
 		return t.row(r, lo, hi)
 	}
 	x := w.tmp(k, hi-lo)
+	if t.DType == graph.I8 {
+		widen8(x, t.row8(r, lo, hi), t.Unit)
+		return x
+	}
 	w.v.Widen(x, t.row16(r, lo, hi))
 	return x
 }

@@ -160,7 +160,7 @@ func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int, init gemm.
 		var weights Tensor
 		switch {
 		case c.a.NF4:
-			weights = *w.unpack(&block, c.a.WT, x.Cols, c.cols, lo+at, part.Cols)
+			weights = *w.unpack(&block, block.DType, c.a.WT, x.Cols, c.cols, [2]int{lo + at, part.Cols})
 		case c.a.WT:
 			weights = rowsOf(&block, lo+at, part.Cols)
 		default:

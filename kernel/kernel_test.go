@@ -44,6 +44,7 @@ func copies(t []Tensor) []Tensor {
 	for i := range t {
 		t[i].F32, t[i].BF16 = slices.Clone(t[i].F32), slices.Clone(t[i].BF16)
 		t[i].I32, t[i].F64 = slices.Clone(t[i].I32), slices.Clone(t[i].F64)
+		t[i].I8 = slices.Clone(t[i].I8)
 	}
 	return t
 }
@@ -220,6 +221,8 @@ func part(t Tensor, r0, r1, c0, c1 int) Tensor {
 		t.BF16 = t.BF16[o:]
 	case graph.I32:
 		t.I32 = t.I32[o:]
+	case graph.I8:
+		t.I8 = t.I8[o:]
 	}
 	return t
 }

@@ -28,9 +28,9 @@ func (e *Env) panelCols(inner int) int {
 }
 
 // product computes y = init + x.op(w), where the columns of y are the rows of w if turned, else
-// its columns. With nf4 w is packed.
+// its columns. With nf4 w is packed, as it is in int8.
 func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
-	if !nf4 {
+	if !nf4 && w.DType != graph.I8 {
 		e.multiply(turned, y, x, w, init)
 		return
 	}
@@ -42,7 +42,7 @@ func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
 	for c := 0; c < y.Cols; c += step {
 		n := min(step, y.Cols-c)
 		part := columns(y, c, n)
-		e.multiply(turned, &part, x, e.unpack(w, turned, x.Cols, y.Cols, c, n), initOf(init, c, n))
+		e.multiply(turned, &part, x, e.unpack(w, panelType(x, w), turned, x.Cols, y.Cols, [2]int{c, n}), initOf(init, c, n))
 	}
 }
 
@@ -76,7 +76,7 @@ func (e *Env) productInStrips(turned bool, y, x, w *Tensor, init gemm.Init) {
 		if form == gemm.NT && multiplyPacked(w.serial, &part, x, &c.t[2], lo, init) {
 			return
 		}
-		weights := w.unpack(&c.t[2], form == gemm.NT, x.Cols, y.Cols, lo, part.Cols)
+		weights := w.unpack(&c.t[2], panelType(x, &c.t[2]), form == gemm.NT, x.Cols, y.Cols, [2]int{lo, part.Cols})
 		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), init)
 	})
 }
@@ -92,14 +92,14 @@ func multiplyPacked(s *gemm.Serial, y, x, packed *Tensor, lo int, init gemm.Init
 	return s.Packed(y.Rows, y.Cols, x.Cols, x.matrix(), four, y.matrix(), init)
 }
 
-// unpack unpacks the weights of n columns of a result with cols columns, from column lo on.
-func (w *worker) unpack(packed *Tensor, turned bool, inner, cols, lo, n int) *Tensor {
-	p, first := &w.rows[2], 0
+// unpack is Env.unpack for one worker.
+func (w *worker) unpack(packed *Tensor, to graph.DType, turned bool, inner, cols int, band [2]int) *Tensor {
+	p, first, lo, n := &w.rows[2], 0, band[0], band[1]
 	if turned {
-		p.resize(packed.DType, n, inner)
+		p.resize(to, n, inner)
 		first, lo, cols = lo, 0, inner
 	} else {
-		p.resize(packed.DType, inner, n)
+		p.resize(to, inner, n)
 	}
 	for r := range p.Rows {
 		w.unpackRow(p, packed, r, 0, p.Cols, first, lo, cols)
@@ -142,15 +142,23 @@ func initOf(i gemm.Init, c, n int) gemm.Init {
 	return i
 }
 
-// unpack unpacks the weights of columns [c, c+n) of a result with cols columns.
-func (e *Env) unpack(w *Tensor, turned bool, inner, cols, c, n int) *Tensor {
+// panelType returns the type of unpacked weights: that of weights in 4 bits, or, of those in int8, that of what is multiplied with them.
+func panelType(x, w *Tensor) graph.DType {
+	if w.DType == graph.I8 {
+		return x.DType
+	}
+	return w.DType
+}
+
+// unpack unpacks, to a type, the weights of a band of columns, first and number, of a result with cols columns.
+func (e *Env) unpack(w *Tensor, to graph.DType, turned bool, inner, cols int, band [2]int) *Tensor {
 	p := &e.panel
-	first, lo := 0, c
+	first, lo, n := 0, band[0], band[1]
 	if turned {
-		p.resize(w.DType, n, inner)
-		first, lo, cols = c, 0, inner
+		p.resize(to, n, inner)
+		first, lo, cols = lo, 0, inner
 	} else {
-		p.resize(w.DType, inner, n)
+		p.resize(to, inner, n)
 	}
 	call := e.begin(nil, nil)
 	call.t[0], call.t[1] = *p, *w
@@ -169,6 +177,12 @@ func unpackBody(c *call, w *worker, b block) {
 // unpackRow unpacks columns [c0, c1) of row r of p, which is row first+r of the packed weights,
 // of cols columns, from column lo on.
 func (w *worker) unpackRow(p, packed *Tensor, r, c0, c1, first, lo, cols int) {
+	if packed.DType == graph.I8 {
+		y := w.dest(0, p, r, c0, c1)
+		widen8(y[:c1-c0], packed.row8(first+r, lo+c0, lo+c1), packed.Unit)
+		w.store(y, p, r, c0, c1)
+		return
+	}
 	indices, scales := packed.nf4(first+r, cols)
 	indices = indices[(lo+c0)/2:]
 	scales = scales[(lo+c0)/graph.NF4Block*4:]

@@ -20,6 +20,8 @@ type Tensor struct {
 	BF16               []uint16
 	I32                []int32
 	F64                []float64
+	I8                 []int8
+	Unit               float32 // of I8, see graph.MaxInt8
 }
 
 // NewTensor allocates a contiguous tensor of zeros, for tests.
@@ -34,6 +36,8 @@ func NewTensor(d graph.DType, rows, cols int) Tensor {
 		t.I32 = make([]int32, n)
 	case graph.F64:
 		t.F64 = make([]float64, n)
+	case graph.I8:
+		t.I8 = make([]int8, n)
 	}
 	return t
 }
@@ -55,6 +59,8 @@ func (t *Tensor) At(r, c int) float64 {
 		return t.F64[i]
 	case graph.U16:
 		return float64(t.BF16[i])
+	case graph.I8:
+		return float64(graph.FromInt8(t.I8[i]) * t.Unit)
 	}
 	panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 }
@@ -73,6 +79,8 @@ func (t *Tensor) Set(r, c int, v float64) {
 		t.F64[i] = v
 	case graph.U16:
 		t.BF16[i] = uint16(v)
+	case graph.I8:
+		t.I8[i] = graph.RoundInt8(float32(v)/t.Unit, 1<<15)
 	default:
 		panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Updates by elementwise optimizers. Each has the arithmetic of one element, in float64, and of a row of vectors; what they
-// share is here: the clip factor, of which 0 skips the update; weights that are 0 and stay so; state in bf16, which is rounded stochastically; weights in
+// share is here: the clip factor, of which 0 skips the update; weights that are 0 and stay so; state in bf16 and weights in int8, which are rounded stochastically; weights in
 // halves; a bf16 copy of the weights. One pass over 28 bytes per parameter for AdamW in fp32, 20 for Lion; the same pass
 // writes the bf16 copy of p, or reads and writes p in halves (float16.Halves), which take 4 bytes where p and a copy take 6.
 //
@@ -155,11 +155,16 @@ func (u *update) referenceElement(a *graph.Attr, t []Tensor, c *constants, r, co
 		switch {
 		case k == 0 && !rest.Absent():
 			rest.Set(r, col, float64(setUpper(&t[0], r, col, x)))
-		case t[k].DType != graph.BF16:
+		case t[k].DType == graph.F32:
 			t[k].Set(r, col, x)
 		default:
 			low, high := graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
-			t[k].BF16[r*t[k].Stride+col] = float16.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*t[0].Cols+col), low, high))
+			chance := simd.Draws(uint32(a.First+r*t[0].Cols+col), low, high)
+			if t[k].DType == graph.I8 {
+				t[k].I8[r*t[k].Stride+col] = graph.RoundInt8(float32(x)/t[k].Unit, chance)
+			} else {
+				t[k].BF16[r*t[k].Stride+col] = float16.DrawBF16(float32(x), chance)
+			}
 		}
 	}
 }
@@ -230,7 +235,9 @@ func updateBlock(c *call, w *worker, b block) {
 			if k > 0 {
 				x = m[k-1]
 			}
-			if c.t[k].DType == graph.BF16 && (k > 0 || low == nil) {
+			if c.t[k].DType == graph.I8 {
+				draw8(c.t[k].row8(r, b.C0, b.C1), x, c.t[k].Unit, first, c.keys[k][0], c.keys[k][1])
+			} else if c.t[k].DType == graph.BF16 && (k > 0 || low == nil) {
 				w.v.Draw(c.t[k].row16(r, b.C0, b.C1), x, first, c.keys[k][0], c.keys[k][1])
 			}
 		}

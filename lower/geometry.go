@@ -105,6 +105,9 @@ func (geo *geometry) local(c int) bool { return slices.Contains(geo.top.Groups[c
 // frozen reports whether training leaves a chunk unchanged.
 func (geo *geometry) frozen(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Frozen }
 
+// typeOf returns the type of a chunk's weights as operators read them.
+func (geo *geometry) typeOf(c int) graph.DType { return geo.g.Stored(geo.pl.Chunks[c].First).DType }
+
 // divided reports whether a rank has slabs of the parameters of a chunk, see graph.Slab.
 func (geo *geometry) divided(c int) bool { return geo.g.Divided(geo.pl.Chunks[c].First) }
 
@@ -314,10 +317,11 @@ func (geo *geometry) mergedParts(c int, p piece) (list []part) {
 	return list
 }
 
-// updatedAlike reports whether two parameters have the same weight decay, and zeros of both stay or of neither.
+// updatedAlike reports whether two parameters have the same weight decay, zeros of both stay or of neither, and neither is in int8, which
+// is rounded by elements' numbers.
 func (geo *geometry) updatedAlike(a, b int) bool {
 	p, q := &geo.g.Params[a], &geo.g.Params[b]
-	return p.Vector == q.Vector && p.Masked == q.Masked
+	return p.Vector == q.Vector && p.Masked == q.Masked && p.Unit == 0 && q.Unit == 0
 }
 
 // mostJoined is the maximum number of elements of a call on several parameters: kernels count in 32 bits.

@@ -159,15 +159,16 @@ func (up *updater) listUpdates(order []int, t *terms, early, list, send func(c i
 func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weightHome, t *terms) {
 	st := up.st
 	ch, tier, own := st.pl.Chunks[c], st.updatedOn(c), st.reduced(c)
-	master, moments := st.pl.State.Types()
+	dtype := st.typeOf(c)
+	master, moments := st.pl.State.TypesFor(dtype)
 	rule := st.pl.Rule(st.g, c)
 	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
 	// buffer on this side of the link, to be sent.
 	var work16, send *store
 	switch {
-	case st.g.DType == master && ch.Weights < tier:
+	case dtype == master && ch.Weights < tier:
 		send = &home.master
-	case st.g.DType == master || home.rest.buf >= 0: // operators read what is updated
+	case dtype == master || home.rest.buf >= 0: // operators read what is updated
 	default:
 		s := up.b.chunkBuffer("p16."+tier.String(), c, own, tier, program.ClassWeights, graph.BF16)
 		work16, send = &s, &s
@@ -185,13 +186,13 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 		if !rule.Elementwise {
 			attr = st.wholeAttr(q)
 		}
-		if moments == graph.BF16 {
+		if moments == graph.BF16 || master == graph.I8 {
 			attr.Param, attr.First = q.param, q.lo-st.offsetOf[q.param]
 		}
 		if p := &st.g.Params[q.param]; !p.Vector && rule.Elementwise {
 			attr.Decay = st.opt.Decay
 		}
-		attr.Masked = st.g.Params[q.param].Masked
+		attr.Masked, attr.Unit = st.g.Params[q.param].Masked, st.g.Params[q.param].Unit
 		of := func(s *store) program.Region { // absent if it has no buffer
 			if s == nil || s.buf < 0 {
 				return program.Region{}

@@ -55,15 +55,16 @@ func homeOf(b *builder, c int) weightHome {
 	st := b.st
 	ch := st.pl.Chunks[c]
 	kind, rule := optimizer.Weights, st.pl.Rule(st.g, c)
-	master, moments := st.pl.State.Types()
-	alike := master == st.g.DType // operators read the master itself
-	if st.g.DType == graph.BF16 && (st.frozen(c) || !alike) {
+	dtype := st.typeOf(c)
+	master, moments := st.pl.State.TypesFor(dtype)
+	alike := master == dtype // operators read the master itself
+	if dtype == graph.BF16 && (st.frozen(c) || !alike) {
 		kind = optimizer.HalfWeights
 	}
 	weights, state := st.held(c, "weights"), st.held(c, "state")
 	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: [...]store{{-1, 0}, {-1, 0}}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
-		h.work = b.chunkBuffer(kind.String(), c, weights, ch.Weights, st.weightClass(c), st.g.DType, kind)
+		h.work = b.chunkBuffer(kind.String(), c, weights, ch.Weights, st.weightClass(c), dtype, kind)
 	}
 	if !st.updates() || st.frozen(c) { // nothing is updated: the working copy is the only one
 		b.recordHomes(c, weights, optimizer.Weights, h.work, false)
@@ -129,11 +130,11 @@ func fetchWeights(b *builder, units []unit, fetched []operand, homes []weightHom
 		for k, c := range uses[i] {
 			line := cache.find(c)
 			if line == nil {
-				bytes := int64(st.chunkRange(c).len()) * st.g.DType.Size()
+				bytes := int64(st.chunkRange(c).len()) * st.typeOf(c).Size()
 				if !cache.evict(i, bytes) {
 					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: set cache_bytes to at least %d", st.g.Segments[u.segment].Name, st.pl.Cache, st.pl.CacheNeeded(st.g))
 				}
-				copied := b.chunkBuffer(fmt.Sprintf("cache%d", loads), c, st.chunkRange(c), device.DeviceTier, st.weightClass(c), st.g.DType)
+				copied := b.chunkBuffer(fmt.Sprintf("cache%d", loads), c, st.chunkRange(c), device.DeviceTier, st.weightClass(c), st.typeOf(c))
 				loads++
 				at := cache.load(i, c, copied, bytes, st.pl.Prefetch)
 				send, from := &units[at], homes[c].work

@@ -125,6 +125,7 @@ type Model struct {
 	Frozen []string // names of parameters that are not trained, see Freeze
 	LoRA   *LoRA    // adapters, which are then trained, and little else; nil: none
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
+	Int8   bool     // all matrices are held, and trained, in int8, see HoldInt8
 	// CacheBits is how many bits keys and values have that generating keeps, see graph.CacheGroup; 0: they are as computed.
 	CacheBits int
 	// Indivisible says that no plan divides the layers' trained matrices: their updates need them whole.
@@ -288,6 +289,7 @@ type Param struct {
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	Whole      bool    // is in an adapter's folder though it is no factor, as the tensor Parts
 	NF4        bool    // is held in 4 bits, see Model.Quantize
+	Unit       float64 // of weights that are held in int8 as multiples of it, see HoldInt8; 0: they are not
 	// Indivisible says that no plan divides the parameter among ranks or updates, see Model.Indivisible.
 	Indivisible bool
 	// Masked says that elements that are 0 stay so, whatever their gradients are: those that pruning has left (2405.03594).

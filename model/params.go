@@ -51,6 +51,7 @@ func (m *Model) Params() []Param {
 		b.settle(&b.list[i])
 	}
 	for i, p := range b.list {
+		b.list[i].Unit = unitOf(m, &p)
 		inLayers := !p.Frozen && !p.Vector && !p.Taps && p.Layer >= 0 && p.Layer < m.Layers
 		b.list[i].Indivisible, b.list[i].Masked = m.Indivisible && inLayers, m.Masked && inLayers
 	}

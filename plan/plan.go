@@ -183,7 +183,7 @@ func (pl *Plan) Hash() string {
 // Layout cuts the parameters into chunks of at most elems elements; a larger parameter
 // is a chunk by itself. A chunk is a list of consecutive parameters that are used by the
 // same segments, so that it is needed as a whole, and that are all trained or all
-// frozen, all indivisible or none, and all shared by ranks or none. Runs stay together (see Runs). All other parameters begin at multiples of 64
+// frozen, all indivisible or none, all in int8 or none, and all shared by ranks or none. Runs stay together (see Runs). All other parameters begin at multiples of 64
 // bytes, as buffers do: a GPU library may add in another order if operands are aligned
 // differently.
 func Layout(g *graph.Graph, elems int64) []Chunk {
@@ -194,7 +194,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 		n := g.Stored(i).Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
-			if within[i] || mayShareChunk(g, users, i) && size+n <= elems && aligned(g, size) {
+			if within[i] || mayShareChunk(g, users, i) && size+n <= elems && aligned(g, i-1, size) {
 				c.Last, size = i+1, size+n
 				continue
 			}
@@ -207,11 +207,11 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return g.Table(i) == g.Table(i-1) && slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1)
+	return g.Table(i) == g.Table(i-1) && slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1) && g.Stored(i).DType == g.Stored(i-1).DType
 }
 
-// aligned reports whether n elements end at a multiple of 64 bytes.
-func aligned(g *graph.Graph, n int64) bool { return n*g.DType.Size()%64 == 0 }
+// aligned reports whether n elements, of which those of parameter i are the last, end at a multiple of 64 bytes.
+func aligned(g *graph.Graph, i int, n int64) bool { return n*g.Stored(i).DType.Size()%64 == 0 }
 
 // Runs reports for each parameter whether it is in a run with its predecessor. Runs consist of consecutive
 // vectors, which are small, and of parameters that one operator reads as one or whose gradients one operator
@@ -221,7 +221,7 @@ func Runs(g *graph.Graph) []bool {
 	var size int64 // of the run so far
 	for i := range g.Params {
 		vectors := i > 0 && g.Params[i-1].Vector && g.Params[i].Vector
-		if within[i] = within[i] || vectors && mayShareChunk(g, users, i) && aligned(g, size); !within[i] {
+		if within[i] = within[i] || vectors && mayShareChunk(g, users, i) && aligned(g, i-1, size); !within[i] {
 			size = 0
 		}
 		size += g.Stored(i).Elems()
@@ -303,6 +303,9 @@ func Fingerprint(g *graph.Graph) string {
 	}
 	if m.NF4 {
 		frozen += " nf4"
+	}
+	if m.Int8 {
+		frozen += " int8"
 	}
 	if m.CacheBits > 0 {
 		frozen += fmt.Sprintf(" caches in %d bits", m.CacheBits)

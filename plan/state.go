@@ -65,11 +65,19 @@ func (f StateFormat) Types() (master, moments graph.DType) {
 	return states[f].master, states[f].moments
 }
 
+// TypesFor is Types for weights that operators read in the given type: of those in int8 there is nothing else, and they are updated.
+func (f StateFormat) TypesFor(weights graph.DType) (master, moments graph.DType) {
+	if weights == graph.I8 {
+		return graph.I8, states[f].moments
+	}
+	return f.Types()
+}
+
 // StateBytes returns the bytes per element of an optimizer's moments, plus those of the rest of the
 // weight if operators read it in the given, narrower type. Where they read a copy on a
 // tier other than that of the update, the whole weight is stored, twice as much as that rest.
 func StateBytes(o optimizer.Optimizer, state StateFormat, weights graph.DType) int64 {
-	master, moments := state.Types()
+	master, moments := state.TypesFor(weights)
 	n := int64(len(o.Rule().Moments)) * moments.Size()
 	if master != weights {
 		n += master.Size() - weights.Size()

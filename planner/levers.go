@@ -35,10 +35,10 @@ type lever struct {
 var economies = []lever{
 	{"bf16", "precision=bf16", "computed in bf16",
 		func(s *job.Spec) *job.Spec { return s.WithPrecision(graph.BF16) },
-		func(s *job.Spec) bool { return s.Precision == graph.BF16 }},
+		func(s *job.Spec) bool { return s.Precision == graph.BF16 || s.Int8 }},
 	{"state in bf16", "optimizer_state=bf16", "weights and moments rounded to bf16, stochastically",
 		func(s *job.Spec) *job.Spec { return s.WithState(plan.BF16State) },
-		func(s *job.Spec) bool { return s.OptimizerState[0] == plan.BF16State }},
+		func(s *job.Spec) bool { return s.OptimizerState[0] == plan.BF16State || s.Int8 }},
 	{"no clipping", "gradient_clipping=0", "gradients used as they come",
 		func(s *job.Spec) *job.Spec { return s.WithoutClipping() },
 		func(s *job.Spec) bool { return s.Clip == 0 || s.SkipSpikes > 0 }},

@@ -34,6 +34,11 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 			return nil, spec.Fault("quantize", err.Error())
 		}
 	}
+	if spec.Int8 {
+		if err := model.HoldInt8(&part); err != nil {
+			return nil, spec.Fault("precision", err.Error())
+		}
+	}
 	if part.Masked && !slices.ContainsFunc(part.Params(), func(p model.Param) bool { return p.Masked }) {
 		return nil, spec.Fault("keep_mask", "no matrix of the layers is trained, so all zeros stay as they are; hint: leave keep_mask out, or freeze less")
 	}

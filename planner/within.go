@@ -77,7 +77,7 @@ func NewPartition(t *Task, span int) *Partition {
 		n, o, format := t.Graph.Stored(i).Elems(), t.Spec.Optimizer, t.Spec.OptimizerState[0]
 		_, moments := format.Types()
 		more := len(o.For(p.Indivisible).Moments) - len(o.Rule().Moments) // of what Muon leaves to AdamW
-		state := n * (plan.StateBytes(o, format, t.Graph.DType) + int64(more)*moments.Size())
+		state := n * (plan.StateBytes(o, format, t.Graph.Stored(i).DType) + int64(more)*moments.Size())
 		g.held, g.Bytes = g.held+state, g.Bytes+state
 		if t.Spec.Clip > 0 {
 			g.Bytes += n * graph.F32.Size()

@@ -192,7 +192,7 @@ const partsOfLayer = 4
 // that does not help.
 func (b *balancing) cutLayers(ctx context.Context) error {
 	whole, ch := b.best, b.best.choice
-	part := b.p.layerBytes / b.p.graph.DType.Size() / partsOfLayer
+	part := b.p.layerBytes / b.p.graph.Narrowest().Size() / partsOfLayer
 	if ch.residents == 0 || ch.residents == len(whole.Plan.Chunks) || ch.st.chunk <= part {
 		return nil
 	}

@@ -20,7 +20,7 @@ func (p *problem) bytesPerElement(r residency) (weight, grad, state float64) {
 		}
 		return n
 	}
-	return share(float64(p.graph.DType.Size()), 3), share(4, 2), share(float64(plan.StateBytes(p.req.Optimizer, p.req.State, p.graph.DType)), 1)
+	return share(float64(p.graph.Narrowest().Size()), 3), share(4, 2), share(float64(plan.StateBytes(p.req.Optimizer, p.req.State, p.graph.Narrowest())), 1)
 }
 
 // hopeless reports whether a placement cannot fit whatever else is chosen, or cannot beat the best so far
@@ -78,7 +78,7 @@ func MayFit(req *Request, m *Machine) bool {
 		return false
 	}
 	// Pipelines hold everything once, in all ranks together.
-	need := (p.trained+p.frozen)*float64(p.graph.DType.Size()) + p.trained*float64(plan.StateBytes(req.Optimizer, req.State, p.graph.DType))
+	need := (p.trained+p.frozen)*float64(p.graph.Narrowest().Size()) + p.trained*float64(plan.StateBytes(req.Optimizer, req.State, p.graph.Narrowest()))
 	if req.Options.Clip > 0 {
 		need += p.trained * float64(graph.F32.Size())
 	}

@@ -108,10 +108,10 @@ func (p *problem) leastBytes(n, frozen int64, r residency, group int) (need [dev
 		}
 		return bytes
 	}
-	need[r.weights] += share((n+frozen)*p.graph.DType.Size(), "weights")
+	need[r.weights] += share((n+frozen)*p.graph.Narrowest().Size(), "weights")
 	if r.state == device.DeviceTier {
 		need[r.grads] += share(4*n, "grads")
 	}
-	need[r.state] += share(plan.StateBytes(p.req.Optimizer, p.req.State, p.graph.DType)*n, "state")
+	need[r.state] += share(plan.StateBytes(p.req.Optimizer, p.req.State, p.graph.Narrowest())*n, "state")
 	return need
 }

@@ -122,10 +122,11 @@ func streams(pl *plan.Plan) (n int) {
 func residing(g *graph.Graph, pl *plan.Plan) (bytes int64) {
 	for _, c := range pl.Chunks {
 		each := int64(0) // bytes per element
+		dtype := g.Stored(c.First).DType
 		for _, part := range []struct {
 			tier device.Tier
 			size int64
-		}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, plan.StateBytes(pl.Optimizer, pl.State, g.DType)}} {
+		}{{c.Weights, dtype.Size()}, {c.Grads, 4}, {c.State, plan.StateBytes(pl.Optimizer, pl.State, dtype)}} {
 			if part.tier == device.DeviceTier {
 				each += part.size
 			}

@@ -63,8 +63,9 @@ func (n *needs) layout(chunk int64) []plan.Chunk {
 func (n *needs) least(pl *plan.Plan) (need [device.NumTiers]int64) {
 	var always, grads, waiting [device.NumTiers]int64
 	g := n.req.Graph
-	weight, state := g.DType.Size(), plan.StateBytes(n.req.Optimizer, n.req.State, g.DType)
 	for _, c := range pl.Chunks {
+		dtype := g.Stored(c.First).DType
+		weight, state := dtype.Size(), plan.StateBytes(n.req.Optimizer, n.req.State, dtype)
 		always[c.Weights] += weight * n.leastHeld(c, "weights")
 		if g.Params[c.First].Frozen {
 			continue
@@ -107,7 +108,7 @@ func (n *needs) leastCached(pl *plan.Plan) int64 {
 		if c.Lookup != "" || c.Weights == device.DeviceTier && (c.Shard != "weights" || n.ranks == 1) {
 			continue
 		}
-		bytes := n.req.Graph.DType.Size() * elements(n.req.Graph, c)
+		bytes := n.req.Graph.Stored(c.First).DType.Size() * elements(n.req.Graph, c)
 		all, largest = all+bytes, max(largest, bytes)
 	}
 	return max(min(all, pl.Cache)-2*largest, 0)

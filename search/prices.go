@@ -79,15 +79,18 @@ func (p prices) update(stream device.Stream, t device.Tier, n int) float64 {
 func (p prices) updateCall(stream device.Stream, t device.Tier, n int) *device.Call {
 	rule := p.req.Optimizer.For(false) // of others the products come on top, in programs
 	c := &device.Call{Op: rule.Op, Stream: stream, Args: make([]device.Operand, rule.LowerHalvesAt())}
-	master, moments := p.req.State.Types()
+	dtype := p.req.Graph.Narrowest()
+	master, moments := p.req.State.TypesFor(dtype)
 	operand := func(d graph.DType) device.Operand {
 		return device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
 	}
-	c.Args[0], c.Args[rule.GradientAt()] = operand(p.req.Graph.DType), operand(graph.F32)
+	if c.Args[0], c.Args[rule.GradientAt()] = operand(dtype), operand(graph.F32); dtype == graph.I8 {
+		c.Attr.Unit = 1 // whatever it is, the time is the same
+	}
 	for k := range rule.Moments {
 		c.Args[1+k] = operand(moments)
 	}
-	if master != p.req.Graph.DType {
+	if master != dtype {
 		c.Args = append(c.Args, operand(graph.U16))
 	}
 	return c
@@ -121,8 +124,9 @@ func (p prices) updateAll(n int64, r residency) float64 {
 // carry returns the seconds to stream the state of n elements to the device while other elements' state
 // returns, along with the gradients and weights that must move too under this placement.
 func (p prices) carry(n int64, r residency) float64 {
-	weight := p.req.Graph.DType.Size()
-	up := plan.StateBytes(p.req.Optimizer, p.req.State, p.req.Graph.DType)
+	dtype := p.req.Graph.Narrowest()
+	weight := dtype.Size()
+	up := plan.StateBytes(p.req.Optimizer, p.req.State, dtype)
 	down := up
 	if r.weights == device.HostTier {
 		down += weight

@@ -69,7 +69,7 @@ func moveTables(ctx context.Context, p *problem, found shortlist) (shortlist, er
 func withTablesOnHost(p *problem) *problem {
 	other := *p
 	other.tables = true
-	other.frozen -= float64(tableBytes(p.graph) / p.graph.DType.Size())
+	other.frozen -= float64(tableBytes(p.graph) / p.graph.Narrowest().Size())
 	return &other
 }
 

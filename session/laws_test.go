@@ -115,7 +115,7 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind op
 	t.Helper()
 	q, first := &f.graph.Params[i], len(whole)/3
 	part, halves := make([]float32, len(whole)/2), make([]byte, len(whole)/2*2)
-	if q.Reordered() || q.NF4 || q.Frozen || f.graph.Divided(i) {
+	if !InParts(f.graph, i) || q.Frozen {
 		return
 	}
 	check(t, s.ReadPart(i, kind, first, part))

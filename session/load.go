@@ -15,7 +15,7 @@ import (
 //
 //	files -> piece of 32 MB -> its home and replicas, in each tier and on each rank
 //
-// Known weakness: what operators have in another order than files, in 4 bits or divided among ranks, and rows of a vocabulary that
+// Known weakness: what operators have in another order than files, in 4 bits, in int8 or divided among ranks, and rows of a vocabulary that
 // has grown, which are the mean of all others, go through memory whole.
 
 // pieceElems is the number of elements of a piece: a multiple of initialBlock, and so many of those that cores have enough to draw.
@@ -24,7 +24,7 @@ const pieceElems = 8 * initialBlock
 // InParts reports whether parts of parameter i can be read and written by themselves.
 func InParts(g *graph.Graph, i int) bool {
 	p := &g.Params[i]
-	return !(p.Reordered() || p.NF4 || p.State && g.Stored(i).Rows > 1 || g.Divided(i))
+	return !(p.Reordered() || p.NF4 || p.Unit > 0 || p.State && g.Stored(i).Rows > 1 || g.Divided(i))
 }
 
 // piece returns the most elements of a parameter that are loaded at once.

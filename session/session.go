@@ -460,14 +460,19 @@ func (s *Session) readHeld(param int, kind optimizer.Kind, dst []float32, slab i
 		err := s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
 		graph.JoinState(dst, held)
 		return err
-	case !p.NF4:
+	case !p.NF4 && (p.Unit == 0 || kind != optimizer.Weights):
 		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
 	}
-	packed := make([]byte, s.Graph.Stored(param).Bytes())
-	err := s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadBytes(param, kind, s.Graph.DType, 0, packed) })
-	if err == nil {
+	d := s.Graph.Stored(param)
+	packed := make([]byte, d.Bytes())
+	err := s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadBytes(param, kind, d.DType, 0, packed) })
+	switch p := &s.Graph.Params[param]; {
+	case err != nil:
+	case p.NF4:
 		_, cols := s.Graph.Held(param)
 		kernel.UnpackNF4(dst, packed, cols)
+	default:
+		kernel.UnpackInt8(dst, packed, p.Unit)
 	}
 	return err
 }
@@ -507,6 +512,9 @@ func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, slab 
 	case p.State:
 		held := graph.SplitState(src, s.Graph.Stored(param).Rows)
 		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, held) })
+	case p.Unit > 0 && kind == optimizer.Weights:
+		packed := kernel.PackInt8(src, p.Unit)
+		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
 	case !p.NF4:
 		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, src) })
 	case kind != optimizer.Weights:

@@ -62,7 +62,7 @@ type origin struct {
 // configured fills in what the configuration determines.
 func (a *identity) configured(spec *job.Spec) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = spec.SequenceLength, spec.GlobalBatch, spec.Seed
-	a.Precision, a.Documents = spec.Precision.String(), windowsOf(spec)
+	a.Precision, a.Documents = spec.PrecisionName(), windowsOf(spec)
 	a.Held = fmt.Sprint(spec.HeldOut)
 	if len(spec.Validation) > 0 {
 		a.Held = "none"

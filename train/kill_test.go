@@ -204,6 +204,12 @@ func TestKillHalves(t *testing.T) {
 	killed(t, testkit.Count(1, 2, 4), " precision=bf16 optimizer_state=bf16", "")
 }
 
+// TestKillInt8: so does a run whose weights are in int8.
+func TestKillInt8(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	killed(t, testkit.Count(1, 2, 4), " precision=int8 optimizer_state=bf16_moments", "")
+}
+
 // TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
 // with a validation corpus.
 func TestKillMixture(t *testing.T) {

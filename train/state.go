@@ -84,12 +84,12 @@ func (s *Setup) rounded(p model.Param) bool {
 func (s *Setup) saves(p model.Param) bool { return s.lora() == nil || p.InAdapter() }
 
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
-// if the arenas hold it rounded, one that loses nothing.
+// if the arenas hold it rounded, one that loses nothing. Weights in int8 are exact in bf16.
 func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	master, moments := t.Plan.Plan.State.Types()
 	half := moments == graph.BF16
 	if kind == optimizer.Weights {
-		half = master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half != nil && t.origin.half(p))
+		half = p.Unit > 0 || master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half != nil && t.origin.half(p))
 	}
 	if half {
 		return safetensors.BF16
@@ -177,7 +177,7 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		data = func(w io.Writer) error {
 			return inPieces(part, func(at, n int) error { return r.writeOriginal(w, i, at, n, as) })
 		}
-	case p.Reordered() || r.run.Setup.Graph.Divided(i) || r.run.Setup.rounded(p):
+	case p.Reordered() || r.run.Setup.Graph.Divided(i) || r.run.Setup.rounded(p) || p.Unit > 0:
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
 		data = func(w io.Writer) error {

@@ -100,7 +100,7 @@ func checkBuffer(p *program.Program, b *program.Buffer) (int64, error) {
 		return fail("unknown %v", b.Tier)
 	case b.Class >= program.NumClasses:
 		return fail("unknown %s", program.ClassName(b.Class))
-	case b.DType > graph.U16:
+	case b.DType >= graph.NumDTypes:
 		return fail("unknown %v", b.DType)
 	case b.Rows < 1 || b.Cols < 1 || b.Rows > program.MaxCount || b.Cols > program.MaxCount || b.Rows > program.MaxBytes/8/b.Cols:
 		return fail("impossible extents %dx%d", b.Rows, b.Cols)

@@ -127,7 +127,10 @@ func byChance(p *program.Program, in *program.Instr, rule *optimizer.Rule) bool 
 	if halved(in, rule) {
 		stored = stored[1:]
 	}
-	return slices.ContainsFunc(stored, func(r program.Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
+	return slices.ContainsFunc(stored, func(r program.Region) bool {
+		d := p.Buffers[r.Buf].DType
+		return d == graph.BF16 || d == graph.I8
+	})
 }
 
 // normPart: a partial sum depends only on its piece of the gradient, so several

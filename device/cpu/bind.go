@@ -22,6 +22,7 @@ func (d *Device) bind(c *device.Call) (func(), error) {
 	for i, o := range c.Args {
 		if !o.Absent() {
 			tensors[i] = d.tensor(o)
+			tensors[i].Unit = float32(attr.Unit)
 		}
 	}
 	return func() { fast(env, &attr, tensors) }, nil
@@ -46,6 +47,8 @@ func tensorOf(arena []byte, o device.Operand) kernel.Tensor {
 		t.I32 = unsafe.Slice((*int32)(p), n)
 	case graph.F64:
 		t.F64 = unsafe.Slice((*float64)(p), n)
+	case graph.I8:
+		t.I8 = unsafe.Slice((*int8)(p), n)
 	}
 	return t
 }

@@ -33,7 +33,7 @@ func (g *guess) of(list ...int) int { return list[g.IntN(len(list))] }
 // attributes sets those from which an operator's extents come, and then the letters that depend on each other.
 func (g *guess) attributes(op graph.Op) {
 	a := &g.attr
-	*a = graph.Attr{Seq: g.of(1, 2, 4, 6), KVHeads: g.of(1, 2), HeadDim: g.of(2, 4, 8, 16), Scale: 0.5, Eps: 1e-5, WT: g.IntN(2) == 0, Experts: g.of(1, 2, 5)}
+	*a = graph.Attr{Seq: g.of(1, 2, 4, 6), KVHeads: g.of(1, 2), HeadDim: g.of(2, 4, 8, 16), Scale: 0.5, Unit: 0.25, Eps: 1e-5, WT: g.IntN(2) == 0, Experts: g.of(1, 2, 5)}
 	a.Heads = a.KVHeads * g.of(1, 3)
 	l := map[byte]int{'#': graph.NumScalars, 'T': a.Seq, 'S': a.HeadDim, 'H': a.Heads, 'A': a.Heads * a.HeadDim, 'G': 2 * a.KVHeads * a.HeadDim}
 	l['Q'], l['U'] = l['A']+l['G'], a.Heads
@@ -127,7 +127,7 @@ func (g *guess) value(e graph.Extent) int {
 func (g *guess) call(op graph.Op, arena int64) device.Call {
 	g.attributes(op)
 	kind, types := g.IntN(3), map[string][]graph.DType{"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "r": {graph.F32, graph.F64},
-		"h": {graph.BF16}, "i": {graph.I32}, "d": {graph.F64}, "u": {graph.U16}, "*": {graph.F32}}
+		"h": {graph.BF16}, "q": {graph.F32, graph.BF16, graph.I8}, "i": {graph.I32}, "d": {graph.F64}, "u": {graph.U16}, "*": {graph.F32}}
 	c := device.Call{Op: op, Stream: device.Compute, Attr: g.attr}
 	at := int64(0)
 	for _, s := range op.Info().Args {

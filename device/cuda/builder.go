@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
@@ -87,6 +88,9 @@ func (t target) build(c *device.Call) ([]work, error) {
 	f := operators[c.Op]
 	if f == nil {
 		return nil, fmt.Errorf("there is no CUDA kernel for %v; hint: use device: cpu", c.Op)
+	}
+	if c.Op != graph.Copy && slices.ContainsFunc(c.Args, func(o device.Operand) bool { return o.DType == graph.I8 }) {
+		return nil, fmt.Errorf("there is no CUDA kernel for %v of weights in int8; hint: use device: cpu, or fp32 or bf16", c.Op)
 	}
 	b := &builder{target: t, call: c}
 	err := f(b)

@@ -260,7 +260,7 @@ func fingerprint() (sum [sha256.Size]byte) {
 	for s := range device.NumStreams {
 		fmt.Fprintln(h, s)
 	}
-	for t := range graph.U16 + 1 {
+	for t := range graph.NumDTypes {
 		fmt.Fprintln(h, t, t.Size())
 	}
 	for _, v := range []any{device.Call{}, device.Stats{}, opening{}, opened{}, Description{}} {

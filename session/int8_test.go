@@ -1,0 +1,131 @@
+package session
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// loadInt8 loads a fixture whose matrices are held and trained in int8.
+func loadInt8(t *testing.T, folder string, d graph.DType, o optimizer.Optimizer) *fixture {
+	t.Helper()
+	f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
+	m := *f.graph.Model
+	check(t, model.HoldInt8(&m))
+	var err error
+	f.graph, err = graph.Build(&m, f.graph.Seq, d)
+	check(t, err)
+	f.updates = o
+	return f
+}
+
+// TestInt8Plans is law L1 for weights in int8: whatever the optimizer, the formats of moments, the plan and the ranks, every bit is that
+// of the plain run, weights are whole numbers of units, and Verify proves it beforehand.
+func TestInt8Plans(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 31))
+	type sort struct {
+		folder string
+		dtype  graph.DType
+		state  plan.StateFormat
+		o      optimizer.Optimizer
+	}
+	for _, c := range testkit.Sample([]sort{
+		{"llama-tiny", graph.F32, plan.FP32State, optimizer.AdamW}, {"gpt2-tiny", graph.F32, plan.BF16Moments, optimizer.Lion}, {"llama-tied", graph.BF16, plan.BF16Moments, optimizer.AdamW},
+		{"neox-tiny", graph.F32, plan.BF16Moments, optimizer.AdamW}, {"gemma3-tiny", graph.F32, plan.FP32State, optimizer.Lion}, {"phi3-tiny", graph.F32, plan.FP32State, optimizer.AdamW},
+	}, 2, 2) {
+		f := loadInt8(t, c.folder, c.dtype, c.o)
+		f.state = c.state
+		_, want := f.train(t, f.plain(), 3)
+		f.inUnits(t, want)
+		for k := range testkit.Count(1, 2, 8) {
+			t.Run(fmt.Sprintf("%s/%v/%v/%v/%d", c.folder, c.dtype, c.state, c.o, k), func(t *testing.T) {
+				pl := randomPlan(r, f)
+				_, got := f.train(t, pl, 3)
+				same(t, got, want)
+				f.prove(t, pl)
+			})
+		}
+		f.sameAmongRanks(t, r)
+	}
+}
+
+// sameAmongRanks checks that ranks that divide parameters in one way have the same bits wherever these are.
+func (f *fixture) sameAmongRanks(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	shard := plan.Shardings()[r.IntN(4)]
+	var first trace
+	for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
+		pl := f.plain()
+		f.amongRanks(r, pl, 2)
+		for i := range pl.Chunks {
+			pl.Chunks[i].Shard, pl.Chunks[i].State = shard, away
+		}
+		pl.Cache = pl.CacheNeeded(f.graph)
+		_, got := f.train(t, pl, 2)
+		if away == device.DeviceTier {
+			f.inUnits(t, got)
+			first = got
+		}
+		same(t, got, first)
+		f.prove(t, pl)
+	}
+}
+
+// TestInt8Pipeline: the stages of a pipeline have the weights of one rank, bit by bit.
+func TestInt8Pipeline(t *testing.T) {
+	f := loadInt8(t, "gpt2-untied", graph.F32, optimizer.AdamW)
+	one := f.plain()
+	one.MicroBatch, one.MicroBatches, one.HeadRows = 1, 4, min(one.HeadRows, f.graph.Seq)
+	_, want := f.train(t, one, 2)
+	pl := *one
+	pl.Ranks, pl.Group, pl.Defer = 2, 1, false
+	pl.Pipeline = &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
+	_, got := f.train(t, &pl, 2)
+	f.inUnits(t, got)
+	same(t, got, want)
+}
+
+// TestInt8Shared: ranks that share sequences and matrices in int8 compute the gradients of one rank, up to the order of sums, and train.
+func TestInt8Shared(t *testing.T) {
+	f := loadInt8(t, "llama-tiny", graph.F32, optimizer.AdamW)
+	part := f.divided(t, 2, 2)
+	pl := plainParts(part.graph)
+	sameGradients(t, f, part, pl)
+	_, got := part.train(t, pl, 2)
+	part.inUnits(t, got)
+}
+
+// inUnits checks that the matrices at the end of a run are multiples of their units, and that most of them have changed.
+func (f *fixture) inUnits(t *testing.T, tr trace) {
+	t.Helper()
+	at := 0
+	for _, q := range f.graph.Params {
+		values := tr.state[at]
+		if at += len(f.updates.For(q.Indivisible).State()); q.Vector {
+			continue
+		}
+		began, moved := make([]float32, q.Elems()), 0
+		check(t, f.read(q, 0, began))
+		for k, v := range values {
+			units := float64(v) / q.Unit
+			if q.Unit <= 0 || units != math.Trunc(units) || math.Abs(units) > graph.MaxInt8 {
+				t.Fatalf("%s: element %d is %v units of %v", q.Name, k, units, q.Unit)
+			}
+			if math.Abs(float64(v-began[k])) > q.Unit/2 {
+				moved++
+			}
+		}
+		if moved == 0 {
+			t.Errorf("%s: nothing was trained", q.Name)
+		}
+	}
+}
