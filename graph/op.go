@@ -64,6 +64,7 @@ const (
 	NormAll
 	AdamW
 	Lion
+	SGD
 	Muon
 	Cast
 	Add
@@ -367,6 +368,8 @@ var table = [NumOps]Info{
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
 	Lion: {Name: "lion", Args: args("p:q[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
+	// SGD: p moves by the learning rate against g, all else as in AdamW. It has no moments.
+	SGD: {Name: "sgd", Args: args("p:q[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(SGDP, SGDP16, SGDRest)},
 	// Muon (Jordan et al.), of a whole matrix, all else as in AdamW: m becomes Beta1*m + (1-Beta1)*g, X is Beta1*m + (1-Beta1)*g
 	// over its norm, and p moves by Attr.Scale times the learning rate against what X becomes in the products of muon.go,
 	// which take place in work.

@@ -380,6 +380,15 @@ const (
 )
 
 const (
+	SGDP       = 0
+	SGDGrad    = 1
+	SGDClip    = 2
+	SGDScalars = 3
+	SGDP16     = 4
+	SGDRest    = 5
+)
+
+const (
 	MuonP       = 0
 	MuonM       = 1
 	MuonGrad    = 2

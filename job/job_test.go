@@ -156,6 +156,9 @@ func TestConstants(t *testing.T) {
 		if s.Optimizer != o || s.WeightDecay != r.Decay || s.Beta1 != r.Beta1 || s.Beta2 != r.Beta2 || s.Epsilon != r.Epsilon {
 			t.Errorf("%s: %+v", r.Name, s)
 		}
+		if r.Beta1 == 0 { // it has no constants, and config refuses them
+			continue
+		}
 		given := settled(t, "optimizer="+r.Name, "beta1=0.5", "beta2=0", "weight_decay=0")
 		if given.Beta1 != 0.5 || given.Beta2 != 0 || given.WeightDecay != 0 || given.Epsilon != r.Epsilon {
 			t.Errorf("%s, given: %+v", r.Name, given)

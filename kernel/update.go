@@ -51,6 +51,13 @@ var updates = [optimizer.NumOptimizers]update{
 		},
 		step: func(rate, correction float64) float64 { return rate / correction },
 	},
+	optimizer.SGD: {
+		element: func(c *constants, p float64, _ []float64, g float64) float64 { return p*(1-c.rate*c.decay) - c.rate*g },
+		row: func(_ *simd.Set, p []float32, _ [2][]float32, g []float32, p16 []uint16, c *simd.Update) {
+			descend(p, g, p16, c)
+		},
+		step: func(rate, _ float64) float64 { return rate },
+	},
 	optimizer.Lion: { // Chen et al., 2302.06675.
 		element: func(c *constants, p float64, m []float64, g float64) float64 {
 			mean := c.beta1*m[0] + (1-c.beta1)*g
@@ -73,6 +80,16 @@ var updates = [optimizer.NumOptimizers]update{
 		},
 		step: func(rate, _ float64) float64 { return rate },
 	},
+}
+
+// descend is a step of SGD. Every product is rounded by itself, as on a GPU.
+func descend(p, g []float32, p16 []uint16, c *simd.Update) {
+	for i, d := range g[:len(p)] {
+		p[i] = float32(c.Keep*p[i]) - float32(c.Step*float32(d*c.Clip))
+	}
+	for i := range p16 {
+		p16[i], _ = float16.Halves(p[i])
+	}
 }
 
 // moments returns the number of moments.

@@ -73,6 +73,7 @@ const (
 	AdamW Optimizer = iota
 	Lion
 	Muon
+	SGD
 	NumOptimizers
 )
 
@@ -98,6 +99,8 @@ var table = [NumOptimizers]Rule{
 	// Chen et al., 2302.06675, algorithm 2: the sign of a mean of gradients. Learning rates are usually 3 to 10 times
 	// lower than AdamW's, and weight decay as much higher, so that their product is the same.
 	Lion: {Name: "lion", Op: graph.Lion, Moments: []Kind{FirstMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.99, Decay: 1},
+	// Gradient descent without momentum: weights are all the state there is. Learning rates are usually 100 to 1000 times AdamW's.
+	SGD: {Name: "sgd", Op: graph.SGD, Elementwise: true},
 	// See muon.go.
 	Muon: {Name: "muon", Op: graph.Muon, Moments: []Kind{FirstMoment}, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Decay: 0.1},
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // loadInt8 loads a fixture whose matrices are held and trained in int8.
@@ -44,8 +45,9 @@ func TestInt8Plans(t *testing.T) {
 	}, 2, 2) {
 		f := loadInt8(t, c.folder, c.dtype, c.o)
 		f.state = c.state
-		_, want := f.train(t, f.plain(), 3)
+		p, want := f.train(t, f.plain(), 3)
 		f.inUnits(t, want)
+		f.numbered(t, p)
 		for k := range testkit.Count(1, 2, 8) {
 			t.Run(fmt.Sprintf("%s/%v/%v/%v/%d", c.folder, c.dtype, c.state, c.o, k), func(t *testing.T) {
 				pl := randomPlan(r, f)
@@ -55,6 +57,27 @@ func TestInt8Plans(t *testing.T) {
 			})
 		}
 		f.sameAmongRanks(t, r)
+	}
+}
+
+// numbered checks that each matrix is updated by its own number, from its first element on, since that is what rounding draws by.
+func (f *fixture) numbered(t *testing.T, p *program.Program) {
+	t.Helper()
+	next := map[int]int{}
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		if rule := optimizer.Updating(in.Op); rule == nil || in.Attr.Unit == 0 {
+			continue
+		}
+		if k := in.Attr.Param; f.graph.Params[k].Unit != in.Attr.Unit || in.Attr.First != next[k] {
+			t.Errorf("parameter %d is updated with unit %v from element %d on, want %v and %d", k, in.Attr.Unit, in.Attr.First, f.graph.Params[k].Unit, next[k])
+		}
+		next[in.Attr.Param] += in.Args[0].Rows * in.Args[0].Cols
+	}
+	for i, q := range f.graph.Params {
+		if q.Unit > 0 && next[i] != int(q.Elems()) {
+			t.Errorf("%d of %d elements of %s are updated", next[i], q.Elems(), q.Name)
+		}
 	}
 }
 

@@ -160,7 +160,7 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 reduce_scatter(ad, ad) collective key=-,-,-,copy peers=0,1 acc", "overlaps operand src"},
 		{"batch_row 0", "batch_row 3", "begins at row 3 of the batch"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream is for [copy] only"},
-		{"i6 cast(h, y) compute", "i6 act(h, y) host", "this stream is for [norm_part norm_all attention_at embed embed_at " + "adamw lion" + " cast add copy] only"},
+		{"i6 cast(h, y) compute", "i6 act(h, y) host", "this stream is for [norm_part norm_all attention_at embed embed_at " + "adamw lion sgd" + " cast add copy] only"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) host", "operand dst (buffer h) is on device, this stream works on host"},
 		{"copy(s1, wh[1x16])", "copy(s1, ad)", "operand src (buffer ad) is on device, this stream works on host"},
 		{"linear(y, x, s1[4x4]", "linear(y, x, s1[2x8]", "operand w (buffer s1) has 2 rows, want 4"},

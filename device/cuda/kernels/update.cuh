@@ -80,12 +80,12 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
   __shared__ u64 keys[3];
   i64 r, c;
   bool there = place(a.t[0].rows, a.t[0].cols, VEC, r, c);
-  float p[VEC], m[M][VEC], g[VEC], clip = a.t[CLIP].rows > 0 ? at<float>(a.t[CLIP], 0, 0)[0] : 1;
+  float p[VEC], m[M > 0 ? M : 1][VEC], g[VEC], clip = a.t[CLIP].rows > 0 ? at<float>(a.t[CLIP], 0, 0)[0] : 1;
   if (there) { // these loads overlap with the first thread's work
     load(g, at<TG>(a.t[G], r, c));
     load(p, at<T0>(a.t[0], r, c));
     join(p, at<TL>(a.t[REST], r, c));
-    load(m[0], at<T1>(a.t[1], r, c));
+    if constexpr (M > 0) load(m[0], at<T1>(a.t[1], r, c));
     if constexpr (M > 1) load(m[M - 1], at<T2>(a.t[2], r, c));
   }
   if (clip == 0) {
@@ -108,8 +108,9 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
   Step now = {step[0], step[1], step[2]};
   for (int i = 0; i < VEC; i++) {
     float was = p[i];
-    Rule::element(p[i], m[0][i], m[M - 1][i], __fmul_rn(g[i], clip), now, a);
-    if (a.n[6] && was == 0) p[i] = was, m[0][i] = m[M - 1][i] = 0;
+    float &first = m[0][i], &second = m[M > 1 ? 1 : 0][i];
+    Rule::element(p[i], first, second, __fmul_rn(g[i], clip), now, a);
+    if (a.n[6] && was == 0) p[i] = was, first = second = 0;
   }
   unsigned first = (unsigned)a.n[5] + (unsigned)(r * a.t[0].cols + c);
   if constexpr (sizeof(TL) == 2) {
@@ -118,7 +119,7 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
   } else {
     keep(at<T0>(a.t[0], r, c), p, first, keys[0]);
   }
-  keep(at<T1>(a.t[1], r, c), m[0], first, keys[1]);
+  if constexpr (M > 0) keep(at<T1>(a.t[1], r, c), m[0], first, keys[1]);
   if constexpr (M > 1) keep(at<T2>(a.t[2], r, c), m[M - 1], first, keys[2]);
   if (a.t[P16].p) halves(at<bf16>(a.t[P16], r, c), p, upper);
 }
