@@ -100,7 +100,7 @@ type Config struct {
 	Preference Preference `yaml:"preference"`
 	// TieLayers has each so many consecutive layers share parameters, which the planner counts once, until DelinkAt.
 	TieLayers int     `yaml:"tie_layers"`
-	DelinkAt  int     `yaml:"delink_at"` // steps, after which tied layers have parameters of their own, which begin as copies; 0: never
+	DelinkAt  int     `yaml:"delink_at"` // steps, after which tied layers have parameters of their own, which begin as copies; auto: when the loss no longer falls fast; 0: never
 	Freeze    Strings `yaml:"freeze"`    // name patterns of parameters that are not trained
 	// TrainWithin is device memory, such as 2GiB, in which a model from a folder is trained as well as it can be: short trials measure
 	// what each group of parameters gains, and the best groups that fit are trained, the others frozen.
@@ -298,6 +298,9 @@ const Unlimited Bytes = -1
 // maxSteps is the length of the longest run, and of one that only max_time ends, until WithSteps is called.
 const maxSteps = 1e9
 
+// AutoDelink is the value of DelinkAt where losses decide.
+const AutoDelink = math.MinInt32
+
 // AutoRanks is the value of Ranks in a configuration that leaves them to the machine: one that nobody would
 // write.
 const AutoRanks = math.MinInt32
@@ -364,6 +367,9 @@ func (c Config) MarshalYAML() (any, error) {
 	kept = all
 	kept.Content = nil
 	for pair := range slices.Chunk(all.Content, 2) {
+		if pair[0].Value == "delink_at" && c.DelinkAt == AutoDelink {
+			pair[1].SetString("auto")
+		}
 		if !absent[pair[0].Value] {
 			kept.Content = append(kept.Content, pair...)
 		}

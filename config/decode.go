@@ -152,6 +152,10 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		f.SetInt(AutoRanks)
 		return
 	}
+	if path == "delink_at" && n.Value == "auto" {
+		f.SetInt(AutoDelink)
+		return
+	}
 	if path == "sequence_length" {
 		n = inTokens(n)
 	}

@@ -213,9 +213,11 @@ func (c *Config) checkRanges(d *decoder) {
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "with lora, only adapters are trained; hint: leave out freeze or lora")
 	}
-	in("delink_at", float64(c.DelinkAt), 0, maxSteps)
+	if c.DelinkAt != AutoDelink {
+		in("delink_at", float64(c.DelinkAt), 0, maxSteps)
+	}
 	switch in("tie_layers", float64(c.TieLayers), 0, 1<<16); {
-	case c.TieLayers == 0 && c.DelinkAt > 0:
+	case c.TieLayers == 0 && c.DelinkAt != 0:
 		d.fail("delink_at", "no layers are tied; hint: set tie_layers, such as 4, or leave delink_at out")
 	case c.TieLayers > 0 && len(c.Freeze)+c.LoRA.Rank > 0:
 		d.fail("tie_layers", "layers that share parameters begin with random weights, and are trained whole; hint: leave out tie_layers, or freeze and lora")

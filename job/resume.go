@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
@@ -20,6 +21,7 @@ type Begun struct {
 	OptimizerState plan.StateFormat `json:"optimizer_state"` // fp32 if absent
 	Begin          string           `json:"bos"`             // tokens with which texts begin; "": none
 	Tied           int              `json:"tied"`            // how many consecutive layers shared parameters; 0: each had its own
+	Delink         int              `json:"delink_step"`     // that losses have chosen for layers to get parameters of their own; 0: none yet
 	Step           int              `json:"-"`               // that the checkpoint is of
 }
 
@@ -50,7 +52,7 @@ func (s *Spec) tie() {
 	case b == nil:
 	case b.Tied == 0:
 		s.Tied = 0
-	case s.DelinkAt > 0 && b.Step >= s.DelinkAt:
+	case s.DelinkAt > 0 && b.Step >= s.DelinkAt, s.DelinkAt == config.AutoDelink && b.Delink > 0 && b.Step >= b.Delink:
 		s.Tied, s.Delinks = 0, b.Tied
 	}
 }

@@ -54,6 +54,7 @@ type origin struct {
 	conduct
 	carried
 	stall
+	tying
 	Tied       int      `json:"tied,omitempty"`              // how many consecutive layers share parameters
 	Validation int64    `json:"validation_tokens,omitempty"` // of a separate validation corpus
 	TextField  []string `json:"text_field,omitempty"`        // of rows, for those who evaluate; absent: text
@@ -133,7 +134,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.tying, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

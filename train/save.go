@@ -149,9 +149,9 @@ func (t *Run) resume(path string) error {
 	}
 	var before origin
 	err = json.Unmarshal(ck.Trainer.Plan, &before)
-	t.timing.spread, t.guard, t.conduct, t.carried, t.stall = before.spread, before.guard, before.conduct, before.carried, before.stall
+	t.timing.spread, t.guard, t.conduct, t.carried, t.stall, t.tying = before.spread, before.guard, before.conduct, before.carried, before.stall, before.tying
 	if err == nil {
-		err = t.guard.check(int(ck.Trainer.Step))
+		err = errors.Join(t.guard.check(int(ck.Trainer.Step)), t.tying.check(int(ck.Trainer.Step)))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

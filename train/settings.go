@@ -29,7 +29,7 @@ func settingsOf(spec *job.Spec) settings {
 		{"decay_steps", decaySteps(spec)},
 		{"warmup_steps", fmt.Sprint(spec.WarmupSteps)},
 		{"skip_spikes", fmt.Sprint(spec.SkipSpikes)},
-		{"delink_at", fmt.Sprint(spec.DelinkAt)},
+		{"delink_at", delinkAt(spec)},
 	}
 }
 
@@ -39,6 +39,14 @@ func decaySteps(spec *job.Spec) string {
 		return "auto"
 	}
 	return fmt.Sprint(spec.DecaySteps)
+}
+
+// delinkAt is the setting of that name.
+func delinkAt(spec *job.Spec) string {
+	if spec.DelinkAt == config.AutoDelink {
+		return "auto"
+	}
+	return fmt.Sprint(spec.DelinkAt)
 }
 
 // changes lists what is different in now, such as "max_steps from 30 to 60". Keys that only one of them has, as in

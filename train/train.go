@@ -21,7 +21,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
-	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
@@ -85,6 +84,7 @@ type Run struct {
 	origin   weights         // the parameters that this process began with
 	carried  carried         // from another run
 	stall    stall           // how long validations have not been better
+	tying    tying           // when layers get parameters of their own
 	endures  endurance       // of writes that fail
 	alarms   *alarms
 
@@ -252,7 +252,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	t.timing.start()
 	t.saving.latest, t.saving.best = time.Now(), t.Best
-	for ; t.Step < until(spec) && !t.timing.timeOver() && !t.stall.ends(spec.EarlyStop); spec = t.Setup.Spec {
+	for ; t.Step < t.tying.until(spec) && !t.timing.timeOver() && !t.stall.ends(spec.EarlyStop); spec = t.Setup.Spec {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
@@ -285,6 +285,9 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		if m.Skipped {
 			o.Event(m.skipped())
 		}
+		if why := t.tying.add(spec, t.Step, m.Loss); why != "" {
+			o.Event(why)
+		}
 		t.passOver(m, o)
 		t.compare(o)
 		if text, moved := t.timing.keep(t.Setup, t.Step); moved {
@@ -313,7 +316,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	switch {
 	case t.Step == spec.MaxSteps:
-	case t.Step == until(spec):
+	case t.Step == t.tying.until(spec):
 		if err := t.endures.saveLast(ctx, t, false, o); err != nil {
 			return err
 		}
@@ -325,14 +328,6 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		t.timing.end(t.Setup, t.Step)
 	}
 	return t.end(ctx, o)
-}
-
-// until returns the step at which a run ends, or its layers get parameters of their own.
-func until(spec *job.Spec) int {
-	if spec.Tied > 0 && spec.DelinkAt > 0 {
-		return min(spec.MaxSteps, spec.DelinkAt)
-	}
-	return spec.MaxSteps
 }
 
 // end validates and saves. It saves first, since a validation may take long; but not weights that are broken, nor where the
