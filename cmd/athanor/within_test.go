@@ -139,7 +139,7 @@ func splitKeys(text string) (list []string) {
 }
 
 // TestQuarterMebibyte: whole training steps of a small model run within 256 KiB of device memory, to the byte as planned, with all its
-// parameters trained; and so do those of a trained model whose weights alone take three quarters of that, of which what fits is trained.
+// parameters trained: with weights in int8 those of larger ones, which need nearly twice that in fp32; and so do those of a trained model whose weights alone take three quarters of that, of which what fits is trained.
 func TestQuarterMebibyte(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	const most = 256 << 10
@@ -152,9 +152,12 @@ func TestQuarterMebibyte(t *testing.T) {
 			t.Errorf("planned %d bytes, reached %d, of %d", planned, reached, most)
 		}
 	}
-	_, file := tiny(t, "max_steps: 3", "gradient_clipping: 0", "limits: {device: 256KiB}", "plan: {weights: device, grads: device, state: device}",
+	dir, file := tiny(t, "max_steps: 3", "gradient_clipping: 0", "limits: {device: 256KiB}", "plan: {weights: device, grads: device, state: device}",
 		"model: {type: llama, layers: 2, width: 16, heads: 2}")
 	within(call("train", file, "global_batch=1").must(t, 0))
+	within(call("train", file, "global_batch=1", "out="+dir+"/int8", "model.width=32", "precision=int8", "optimizer=lion", "optimizer_state=bf16_moments").must(t, 0))
+	within(call("train", file, "global_batch=1", "out="+dir+"/sgd", "model.width=48", "precision=int8", "optimizer=sgd").must(t, 0))
+	call("train", file, "global_batch=1", "out="+dir+"/fp32", "model.width=32").must(t, 3, "does not fit")
 	_, file = toTrainOn(t, "max_steps: 100", "gradient_clipping: 0", "train_within: 256KiB")
 	within(call("train", file, "sequence_length=16", "global_batch=2").must(t, 0, "trial"))
 }
