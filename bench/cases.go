@@ -248,6 +248,9 @@ func (l *cases) ends() {
 	l.add(graph.Add, "", graph.Attr{}, l.of(n, gpt2Wide), l.of(n, gpt2Wide))
 	l.add(graph.Scale, "", graph.Attr{Scale: 2}, l.of(n, gpt2Wide))
 	l.add(graph.SoftCap, "", graph.Attr{Limit: 30}, l.of(n, gpt2Wide))
+	all, kept, mask := l.of(1, 1<<15), l.of(1, 1<<14), graph.Dim{DType: graph.I32, Rows: 1, Cols: graph.MaskWords(1 << 15)}
+	l.add(graph.Compress, "", graph.Attr{}, kept, all, mask)
+	l.add(graph.Expand, "", graph.Attr{}, all, kept, mask)
 }
 
 // optimizer adds the operators that update parameters.

@@ -73,6 +73,8 @@ const (
 	LatentKV
 	LatentKVBwd
 	HeadCols
+	Compress
+	Expand
 	Copy
 	EmbedAt
 	RoPEAt
@@ -387,6 +389,9 @@ var table = [NumOps]Info{
 	LatentKVBwd: {Name: "latent_kv_bwd", Args: args("dup:f[N,W]:wt dturned:f[N,R]:wt dkv:f[N,G]:rt"), Kind: RowWise, Rule: latentHeads(LatentKVBwdDUp, LatentKVBwdDTurned)},
 	// Of each of the Heads of x the first columns, as many as y has, and zeros where x has fewer.
 	HeadCols: {Name: "head_cols", Args: args("y:f[N,X]:wt x:f[N,Y]:rt"), Kind: RowWise, Rule: headWise},
+	// y = the kept elements of x, then zeros; y = kept x at its places, and zeros elsewhere. See MaskLine.
+	Compress: {Name: "compress", Args: args("y:f[1,K]:w x:f[1,E]:r mask:i[1,M]:r"), Rule: masked(CompressY, CompressX, CompressMask)},
+	Expand:   {Name: "expand", Args: args("y:f[1,E]:w x:f[1,K]:r mask:i[1,M]:r"), Rule: masked(ExpandX, ExpandY, ExpandMask)},
 	// Copies bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:*[R,C]:w src:*[R,C]:r"), Alike: true, Rule: copied},
 	// Generation: rows are N tokens at positions that are an input of the step, pos. With pos

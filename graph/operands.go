@@ -436,6 +436,18 @@ const (
 )
 
 const (
+	CompressY    = 0
+	CompressX    = 1
+	CompressMask = 2
+)
+
+const (
+	ExpandY    = 0
+	ExpandX    = 1
+	ExpandMask = 2
+)
+
+const (
 	CopyDst = 0
 	CopySrc = 1
 )

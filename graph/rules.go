@@ -49,6 +49,19 @@ func placed(x, pos int) requirement {
 	}
 }
 
+// masked: the mask is that of the dense operand, whose type the kept elements have.
+func masked(kept, dense, mask int) requirement {
+	return func(_ *Attr, d []Dim) string {
+		switch k, all, m := d[kept], d[dense], d[mask]; {
+		case k.DType != all.DType:
+			return fmt.Sprintf("kept elements in %v of a matrix in %v", k.DType, all.DType)
+		case m.Cols != MaskWords(all.Cols):
+			return fmt.Sprintf("a mask of %d words for %d elements, which take %d", m.Cols, all.Cols, MaskWords(all.Cols))
+		}
+		return ""
+	}
+}
+
 // grouped: the columns of x are groups as long as the gains.
 func grouped(gains, x int) requirement {
 	return func(a *Attr, d []Dim) string {

@@ -101,6 +101,8 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.Cast:         {castRef, cast},
 	graph.Add:          {addRef, add},
 	graph.Scale:        {scaleRef, scale},
+	graph.Compress:     {compressRef, compress},
+	graph.Expand:       {expandRef, expand},
 	graph.SoftCap:      {softCapRef, softCap},
 	graph.EmbedAt:      {embedAtRef, embedAt},
 	graph.RoPEAt:       {ropeAtRef, ropeAt},

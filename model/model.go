@@ -132,8 +132,10 @@ type Model struct {
 	Indivisible bool
 	// Shares is how many consecutive layers have the parameters of the first of them, see ShareLayers; 0: each has its own.
 	Shares int
-	// Masked says that weights of the layers' trained matrices that are 0 stay so, see Param.Masked.
+	// Masked says that weights of the layers' trained matrices that are 0 stay so, see Param.Masked. Kept says of how many elements
+	// of a parameter that is not so; nil: it is not known.
 	Masked bool
+	Kept   map[string]int64
 	Files  Files
 }
 
@@ -294,6 +296,8 @@ type Param struct {
 	Indivisible bool
 	// Masked says that elements that are 0 stay so, whatever their gradients are: those that pruning has left (2405.03594).
 	Masked bool
+	// Kept is how many of its elements are not 0, if it is Masked and that is known; else 0.
+	Kept int64
 	// Experts is the number of matrices stacked one below the other. Files hold each as the tensors that Parts
 	// names by formats of the expert's number. If Experts is 0 or Parts empty, the parameter is one tensor. The
 	// factors of experts' adapters are one tensor each, named Parts.

@@ -54,6 +54,9 @@ func (m *Model) Params() []Param {
 		b.list[i].Unit = unitOf(m, &p)
 		inLayers := !p.Frozen && !p.Vector && !p.Taps && p.Layer >= 0 && p.Layer < m.Layers
 		b.list[i].Indivisible, b.list[i].Masked = m.Indivisible && inLayers, m.Masked && inLayers
+		if b.list[i].Masked {
+			b.list[i].Kept = m.Kept[p.Name]
+		}
 	}
 	if m.NF4 {
 		for i, p := range b.list {

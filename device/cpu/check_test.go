@@ -98,6 +98,8 @@ func (g *guess) attributes(op graph.Op) {
 		l['P'], l['R'], l['V'] = a.Heads, a.Heads*a.HeadDim, a.Heads*l['D']
 		l['Y'] = 2*a.KVHeads*a.HeadDim + l['V']
 		return
+	case graph.Compress, graph.Expand:
+		l['M'] = graph.MaskWords(l['E'])
 	case graph.NormPart:
 		l['K'] = 1
 	case graph.Muon:

@@ -59,3 +59,22 @@ func (s *sample) nf4(rows, cols int) {
 		copy(s.image[o.Addr+int64(r*o.Stride)*s.float.Size():], packed[r*n:(r+1)*n])
 	}
 }
+
+// masked draws a number of elements, and which of them a mask keeps: any share.
+func (s *sample) masked() (n int, values []float32) {
+	n = 1 + s.IntN(20*graph.MaskSpan)
+	values = make([]float32, n)
+	share := s.Float64()
+	for i := range values {
+		if s.Float64() < share {
+			values[i] = 1
+		}
+	}
+	return n, values
+}
+
+// mask appends a mask.
+func (s *sample) mask(words []int32) {
+	i := -1
+	s.fill(graph.I32, 1, len(words), func() float64 { i++; return float64(words[i]) })
+}
