@@ -79,7 +79,7 @@ func (e *Arenas) homes(param int, kind optimizer.Kind, write bool) iter.Seq[*pro
 func (e *Arenas) Parts(param int, kind optimizer.Kind) [][2]int {
 	var list [][2]int
 	for h := range e.homes(param, kind, false) {
-		list = append(list, [2]int{h.At, h.At + h.Region.Rows*h.Region.Cols})
+		list = append(list, [2]int{h.At, h.At + h.Elems()})
 	}
 	return list
 }
@@ -139,14 +139,14 @@ func (e *Arenas) Keeps(s device.StateRange) device.StateRange {
 	end := s.First + s.N
 	from, n := end, 0
 	for h := range e.homes(s.Param, s.Kind, true) {
-		if at := max(h.At, s.First); at < h.At+h.Region.Rows*h.Region.Cols && at < from {
+		if at := max(h.At, s.First); at < h.At+h.Elems() && at < from {
 			from = at
 		}
 	}
 	for more := true; more && from+n < end; {
 		more = false
 		for h := range e.homes(s.Param, s.Kind, true) {
-			if to := h.At + h.Region.Rows*h.Region.Cols; h.At <= from+n && from+n < to {
+			if to := h.At + h.Elems(); h.At <= from+n && from+n < to {
 				n, more = to-from, true
 			}
 		}
@@ -165,7 +165,7 @@ func (e *Arenas) HeldFrom(param int, kind optimizer.Kind, first int) (n int) {
 	for more := true; more; {
 		more = false
 		for h := range e.homes(param, kind, false) {
-			if end := h.At + h.Region.Rows*h.Region.Cols; h.At <= first+n && first+n < end {
+			if end := h.At + h.Elems(); h.At <= first+n && first+n < end {
 				n, more = end-first, true
 			}
 		}
@@ -211,6 +211,9 @@ func (e *Arenas) bytes(h *program.Home, all []byte) ([]byte, error) {
 // ReadHome reads this rank's part of a parameter's state of one kind, limited to the len(dst) elements from index first
 // on, into their positions in dst.
 func (e *Arenas) ReadHome(param int, kind optimizer.Kind, first int, dst []float32) error {
+	if mask := e.maskOf(param, kind); mask != nil {
+		return e.readKept(param, kind, mask, first, dst)
+	}
 	for h := range e.homes(param, kind, false) {
 		place, r := overlapOf(h, first, len(dst))
 		if err := e.read(r, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[place+at:], b) }); err != nil {
@@ -249,6 +252,9 @@ func (e *Arenas) halves(param int, kind optimizer.Kind, visit func(h *program.Ho
 // WriteHome is the inverse of ReadHome: it writes what this rank has of the len(src) elements from index first on to
 // their home and to all replicas; for weights also to the bf16 copies.
 func (e *Arenas) WriteHome(param int, kind optimizer.Kind, first int, src []float32) error {
+	if mask := e.maskOf(param, kind); mask != nil {
+		return e.writeKept(param, kind, mask, first, src)
+	}
 	for h := range e.homes(param, kind, true) {
 		place, r := overlapOf(h, first, len(src))
 		err := e.write(r, func(t graph.DType, at int, b []byte) {

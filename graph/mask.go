@@ -1,6 +1,9 @@
 package graph
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // Masks: which elements of a parameter are kept where most are 0 (2405.03594). The kept elements are stored one after the
 // other, and a mask says where they belong:
@@ -24,14 +27,14 @@ func MaskWords(n int) int { return (n + MaskSpan - 1) / MaskSpan * MaskLine }
 // KeptRoom returns the room that n kept elements take: no element of the next parameter shares a cache line with them.
 func KeptRoom(n int64) int64 { return max(1, (n+15)/16) * 16 }
 
-// SetMask makes mask that of values, whose elements other than 0 are kept, and returns how many these are.
+// SetMask makes mask that of values, whose elements other than 0 are kept, and -0, which a run must not make 0, and returns how many these are.
 func SetMask(mask []int32, values []float32) (kept int) {
 	for line := range len(mask) / MaskLine {
 		words := mask[line*MaskLine:][:MaskLine]
 		clear(words)
 		words[0] = int32(kept)
 		for i, v := range values[line*MaskSpan : min((line+1)*MaskSpan, len(values))] {
-			if v != 0 {
+			if math.Float32bits(v) != 0 {
 				words[1+i/32] |= 1 << (i % 32)
 				kept++
 			}
@@ -54,4 +57,14 @@ func EachKept(mask []int32, first, n int, visit func(i, place int)) {
 			}
 		}
 	}
+}
+
+// Kept returns how many elements of parameter i there is room for where only those are stored that are not 0, and whether that is less
+// than all.
+func (g *Graph) Kept(i int) (room int64, less bool) {
+	p, all := &g.held[i], g.Stored(i).Elems()
+	if room = KeptRoom(p.Kept); p.Kept == 0 || p.Unit > 0 || room >= all {
+		return all, false
+	}
+	return room, true
 }

@@ -36,7 +36,9 @@ func expandRef(_ *Env, _ *graph.Attr, t []Tensor) {
 // linesPerTask is the number of lines of a mask that a worker takes at a time.
 const linesPerTask = grain / graph.MaskSpan
 
-func compress(e *Env, a *graph.Attr, t []Tensor) { e.begin(a, t).byLines(graph.CompressX, compressLines) }
+func compress(e *Env, a *graph.Attr, t []Tensor) {
+	e.begin(a, t).byLines(graph.CompressX, compressLines)
+}
 
 func expand(e *Env, a *graph.Attr, t []Tensor) { e.begin(a, t).byLines(graph.ExpandY, expandLines) }
 

@@ -69,7 +69,7 @@ func (b *builder) chunkBuffer(name string, c int, p piece, tier device.Tier, cla
 				buf.Cuts = append(buf.Cuts, at)
 			}
 			if len(kinds) > 0 {
-				buf.Init = append(buf.Init, kinds[k].String()+":"+b.st.elementName(c, atoms[i]))
+				buf.Init = append(buf.Init, kinds[k].String()+":"+b.st.elementName(c, atoms[i], p.kept))
 			}
 		}
 		if length > p.len() {
@@ -108,7 +108,13 @@ func (b *builder) clipBuffer() int {
 // recordHomes records where a piece of a chunk lives between steps.
 func (b *builder) recordHomes(c int, p piece, kind optimizer.Kind, s store, replica bool) {
 	for _, q := range b.st.splitByParam(c, p) {
-		b.p.Homes = append(b.p.Homes, program.Home{Param: q.param, Slab: b.st.slab(c), Kind: kind, At: q.lo - b.st.offsetOf[q.param], Region: s.region(q.lo, q.hi), Replica: replica})
+		h := program.Home{Param: q.param, Slab: b.st.slab(c), Kind: kind, Region: s.region(q.lo, q.hi), Replica: replica}
+		if from, _ := b.st.rangeOf(q.param, p.kept); !p.kept || !b.st.compressed(q.param) {
+			h.At = q.lo - from
+		} else {
+			h.Of = int(b.st.g.Stored(q.param).Elems())
+		}
+		b.p.Homes = append(b.p.Homes, h)
 	}
 }
 
@@ -123,7 +129,7 @@ func (b *builder) keepGradient(c int, s store) {
 	starts := append([]int{0}, buf.Cuts...)
 	for k, e := range starts {
 		if e -= s.at; e >= own.lo && e < own.hi { // the elements outside own are partial sums of other ranks' shards
-			buf.Init[k] = "grad.before:" + b.st.elementName(c, e)
+			buf.Init[k] = "grad.before:" + b.st.elementName(c, e, own.kept)
 		}
 	}
 	b.recordHomes(c, own, optimizer.Gradient, s, false)

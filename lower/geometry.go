@@ -21,8 +21,11 @@ import (
 //	chunk   [ wqkv ......... | wo ....... | bqkv, bo   ]
 //	shards  0          ^1          ^2        ^3          of four ranks
 
-// piece is a range of a chunk's elements.
-type piece struct{ lo, hi int }
+// piece is a range of a chunk's elements, or of those that are kept if the chunk is compact (see compact.go).
+type piece struct {
+	lo, hi int
+	kept   bool
+}
 
 func (p piece) len() int { return p.hi - p.lo }
 
@@ -50,6 +53,7 @@ type geometry struct {
 	// Per parameter: its chunk, its offset there in elements, and whether it is in the run of the parameter before it,
 	// see plan.Runs
 	chunkOf, offsetOf []int
+	keptAt            []int // likewise, among the chunk's elements that are stored
 	sameRun           []bool
 	shards, atoms     [][]int // per chunk: their ends in elements, starting with 0
 }
@@ -57,12 +61,13 @@ type geometry struct {
 // newGeometry computes where parameters are in the chunks of a plan.
 func newGeometry(g *graph.Graph, pl *plan.Plan) *geometry {
 	geo := &geometry{g: g, pl: pl, sameRun: plan.Runs(g)}
-	geo.chunkOf, geo.offsetOf = make([]int, len(g.Params)), make([]int, len(g.Params))
+	geo.chunkOf, geo.offsetOf, geo.keptAt = make([]int, len(g.Params)), make([]int, len(g.Params)), make([]int, len(g.Params))
 	for c, ch := range pl.Chunks {
-		at := 0
+		at, kept := 0, 0
 		for i := ch.First; i < ch.Last; i++ {
-			geo.chunkOf[i], geo.offsetOf[i] = c, at
+			geo.chunkOf[i], geo.offsetOf[i], geo.keptAt[i] = c, at, kept
 			at += int(g.Stored(i).Elems())
+			kept += geo.storedElems(i)
 		}
 	}
 	return geo
@@ -144,7 +149,7 @@ func (geo *geometry) trained(c int) bool { return geo.local(c) && !geo.frozen(c)
 // chunkRange returns the range of an entire chunk.
 func (geo *geometry) chunkRange(c int) piece {
 	last := geo.pl.Chunks[c].Last - 1
-	return piece{0, geo.offsetOf[last] + int(geo.g.Stored(last).Elems())}
+	return piece{0, geo.offsetOf[last] + int(geo.g.Stored(last).Elems()), false}
 }
 
 // sharded reports whether the given part of a chunk's data, one of Shardings, is sharded
@@ -163,7 +168,7 @@ func (geo *geometry) heldBy(rank, c int, what string) piece {
 	}
 	k := slices.Index(geo.top.Groups[c], rank)
 	cuts := geo.shards[c]
-	return piece{cuts[k], cuts[k+1]}
+	return piece{cuts[k], cuts[k+1], false}
 }
 
 // divideChunk returns the ends of the shards of a chunk, starting with 0.
@@ -203,6 +208,9 @@ func (geo *geometry) nearestBoundary(c, e int) int {
 // parameters, at shards and at Options.Cuts.
 func (geo *geometry) atomsIn(c int, p piece) []int {
 	all := geo.atoms[c]
+	if p.kept {
+		all = geo.keptAtoms(c)
+	}
 	from, begins := slices.BinarySearch(all, p.lo)
 	end, ends := slices.BinarySearch(all, p.hi)
 	if begins && ends {
@@ -239,7 +247,7 @@ func (geo *geometry) cutChunk(c int, cuts [][]int) []int {
 func (geo *geometry) splitByParam(c int, p piece) []part {
 	list := make([]part, 0, geo.pl.Chunks[c].Last-geo.pl.Chunks[c].First)
 	for i := geo.pl.Chunks[c].First; i < geo.pl.Chunks[c].Last; i++ {
-		from, to := geo.offsetOf[i], geo.offsetOf[i]+int(geo.g.Stored(i).Elems())
+		from, to := geo.rangeOf(i, p.kept)
 		if q := (part{i, max(from, p.lo), min(to, p.hi)}); q.lo < q.hi {
 			list = append(list, q)
 		}
@@ -268,8 +276,11 @@ func record(p piece, tier device.Tier) int {
 	return n
 }
 
-// elementName names the content that begins at an element of a chunk.
-func (geo *geometry) elementName(c, e int) string {
+// elementName names the content that begins at an element of a chunk, or of what is kept of it.
+func (geo *geometry) elementName(c, e int, kept bool) string {
+	if kept {
+		return geo.keptName(c, e)
+	}
 	i := geo.pl.Chunks[c].First
 	for i+1 < geo.pl.Chunks[c].Last && geo.offsetOf[i+1] <= e {
 		i++
@@ -299,9 +310,6 @@ func (geo *geometry) paramOf(s store, a operand) program.Region {
 	}
 	return r
 }
-
-// reduced returns the range of a chunk's complete gradient that this rank holds.
-func (geo *geometry) reduced(c int) piece { return geo.held(c, "state") }
 
 // mergedParts lists a piece's parts, merging neighbours that are updated alike unless their elements are numbered for
 // stochastic rounding: vectors have so few elements that a GPU takes longer to launch their updates than to run them.

@@ -256,7 +256,7 @@ func (gp *gradientPass) startedRuns(c int) []piece {
 		case n > 0 && list[n-1].hi == from:
 			list[n-1].hi = to
 		default:
-			list = append(list, piece{from, to})
+			list = append(list, piece{from, to, false})
 		}
 	}
 	return list

@@ -26,14 +26,14 @@ func (up *updater) newNormParts() *normParts {
 	n := &normParts{buf: [device.NumTiers]int{-1, -1, -1}}
 	for c := range st.pl.Chunks {
 		if st.trained(c) && st.top.Ranks == 1 {
-			n.final = max(n.final, st.updatedOn(c))
+			n.final = max(n.final, st.squaredOn(c))
 		}
 	}
 	for t := range device.HostTier + 1 {
 		slots := []int{0}
 		var cuts []int
 		for c := range st.pl.Chunks {
-			if t == n.final || st.local(c) && st.updatedOn(c) == t {
+			if t == n.final || st.local(c) && st.squaredOn(c) == t {
 				cuts = st.addSlots(cuts, st.rank, c)
 			}
 			slots = append(slots, endOf(cuts))
@@ -110,7 +110,7 @@ func (n *normParts) at(t device.Tier, lo, hi int) program.Region {
 
 // square lists the sums of squares of a chunk's complete gradient.
 func (up *updater) square(list *[]*op, c int, n *normParts) {
-	tier := up.st.updatedOn(c)
+	tier := up.st.squaredOn(c)
 	slot := n.first[tier][c]
 	for _, q := range up.st.squaredParts(c) {
 		end := slot + graph.NormPieces(int64(q.hi-q.lo))

@@ -70,11 +70,17 @@ type terms struct {
 func (up *updater) deliver(c int, parts *normParts) {
 	st, home := up.st, up.complete[c]
 	up.grads[c] = home.store
-	if st.updatedOn(c) != home.tier {
+	if st.squaredOn(c) != home.tier {
 		up.grads[c] = up.toHost(c)
 	}
 	if !up.atOnce(c) {
 		up.square(&up.units[home.unit].after, c, parts)
+	}
+	if st.compact(c) {
+		up.grads[c] = up.compress(c)
+		if st.updatedOn(c) == device.HostTier {
+			up.grads[c] = up.toHost(c)
+		}
 	}
 	if st.clips() && st.pl.Chunks[c].Grads > st.updatedOn(c) {
 		up.grads[c] = up.toHost(c) // where the gradient waits for the norm
@@ -86,7 +92,7 @@ func (up *updater) toHost(c int) store {
 	home, own := up.complete[c], up.st.reduced(c)
 	host := up.b.chunkBuffer("grad.host", c, own, device.HostTier, program.ClassGrads, graph.F32)
 	u := &up.units[home.unit]
-	u.after = append(u.after, moveOp(device.DevToHost, u.key(c), host, home.store, own))
+	u.after = append(u.after, moveOp(device.DevToHost, u.key(c), host, up.grads[c], own))
 	return host
 }
 

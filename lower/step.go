@@ -44,15 +44,32 @@ func (st *step) deferred(c int) bool {
 }
 
 // staysOnDevice reports whether a chunk's complete gradient stays on the device because the
-// device updates the chunk.
+// device updates the chunk, or compresses the gradient.
 func (st *step) staysOnDevice(c int) bool {
-	return st.updates() && st.updatedOn(c) == device.DeviceTier
+	return st.updates() && st.squaredOn(c) == device.DeviceTier
+}
+
+// squaredOn returns the tier whose processor sums the squares of a chunk's gradient: all of its elements count, so that is done before
+// only some are kept.
+func (st *step) squaredOn(c int) device.Tier {
+	if st.compact(c) {
+		return device.DeviceTier
+	}
+	return st.updatedOn(c)
+}
+
+// reduced returns the range of a chunk's complete gradient that this rank holds where the update finds it.
+func (st *step) reduced(c int) piece {
+	if st.updates() {
+		return st.homed(c, "state")
+	}
+	return st.held(c, "state")
 }
 
 // cached reports whether operators read a chunk through the cache.
 func (st *step) cached(c int) bool {
 	ch := &st.pl.Chunks[c]
-	return ch.Lookup == "" && ch.Weights > device.DeviceTier || st.sharded(c, "weights")
+	return ch.Compact || ch.Lookup == "" && ch.Weights > device.DeviceTier || st.sharded(c, "weights")
 }
 
 // weightClass returns the class of a chunk's weights in reports.

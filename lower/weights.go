@@ -24,6 +24,7 @@ type weightHome struct {
 	// moments are records of one buffer, as many as the optimizer has; on disk a master of their type may be another
 	// record behind them.
 	moments [optimizer.MostMoments]store
+	mask    store // of a compact chunk, in words, where its weights are; else no buffer
 }
 
 // homeWeights gives every chunk its homes, and brings chunks that are not entirely on the
@@ -61,10 +62,13 @@ func homeOf(b *builder, c int) weightHome {
 	if dtype == graph.BF16 && (st.frozen(c) || !alike) {
 		kind = optimizer.HalfWeights
 	}
-	weights, state := st.held(c, "weights"), st.held(c, "state")
-	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: [...]store{{-1, 0}, {-1, 0}}} // a small chunk may have no shard here in a large group
+	weights, state := st.homed(c, "weights"), st.homed(c, "state")
+	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: [...]store{{-1, 0}, {-1, 0}}, mask: store{-1, 0}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
 		h.work = b.chunkBuffer(kind.String(), c, weights, ch.Weights, st.weightClass(c), dtype, kind)
+	}
+	if st.compact(c) {
+		h.mask = b.maskHome(c)
 	}
 	if !st.updates() || st.frozen(c) { // nothing is updated: the working copy is the only one
 		b.recordHomes(c, weights, optimizer.Weights, h.work, false)
@@ -141,7 +145,11 @@ func fetchWeights(b *builder, units []unit, fetched []operand, homes []weightHom
 				if st.pl.Chunks[c].Weights == device.DiskTier {
 					from = bringToHost(b, &units[max(0, at-st.pl.Prefetch)], from, u.key(c), loads)
 				}
-				send.before = append(send.before, bringChunk(st, c, from, copied, u.key(c))...)
+				if st.compact(c) {
+					bringCompact(b, send, u, c, &homes[c], copied, loads)
+				} else {
+					send.before = append(send.before, bringChunk(st, c, from, copied, u.key(c))...)
+				}
 				line = cache.find(c)
 			}
 			line.lastUse, line.next = i, next[i][k]

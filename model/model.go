@@ -354,6 +354,17 @@ const (
 	Rates   // logarithms of numbers that are drawn evenly from 0.01 to 16
 )
 
+// Thin makes evenly many elements of values 0, so that as many are left as are Kept.
+func (p *Param) Thin(values []float32) {
+	if n := int64(len(values)); p.Kept > 0 {
+		for i := range n {
+			if i*p.Kept/n == (i+1)*p.Kept/n {
+				values[i] = 0
+			}
+		}
+	}
+}
+
 // Elems returns the number of elements.
 func (p Param) Elems() int64 { return int64(p.Rows) * int64(p.Cols) }
 

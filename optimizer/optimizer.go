@@ -25,6 +25,7 @@ const (
 	Gradient                 // of a step whose gradients are kept, or whose update is left to the next step
 	HalfWeights              // a bf16 copy of Weights, which operators read
 	LowerHalves              // what bf16 weights leave out of fp32 ones
+	Mask                     // which elements are stored, where only those are that are not 0, see graph.MaskLine
 	NumKinds
 )
 
@@ -40,6 +41,7 @@ var kinds = [NumKinds]struct {
 	Gradient:     {"g", "gradient", false},
 	HalfWeights:  {"p16", "bf16 weight", false},
 	LowerHalves:  {"rest", "lower half of the weight", false},
+	Mask:         {"mask", "mask", false},
 }
 
 // String returns the kind's name in the text of programs.

@@ -16,6 +16,7 @@ var harmless = map[string]string{
 	"Inside":      "it only says what parameters are called",
 	"Indivisible": "it follows from the optimizer, which plans name",
 	"Masked":      "zeros that stay are updated where other weights are, in the same memory and time",
+	"Kept":        "a plan says which chunks are compact, and its memory is known when it is lowered",
 }
 
 // TestFingerprintOfModel: each field of Model, and of what it holds, is part of the fingerprint or named as harmless.

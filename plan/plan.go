@@ -113,6 +113,9 @@ type Chunk struct {
 	// Lookup says whose cores look up rows of a table (see graph.Table) that is on the host: LookupOnHost, or, if it is empty, the
 	// device, to which the whole chunk is then sent.
 	Lookup string `json:"lookup,omitempty"`
+	// Compact says that weights, waiting gradients and state have only the elements that a mask keeps, see graph.MaskLine; the device expands
+	// weights where operators read them.
+	Compact bool `json:"compact,omitempty"`
 	// Shard says what of the chunk is sharded over the ranks that compute with it, see
 	// Shardings.
 	Shard string `json:"shard,omitempty"`
@@ -499,7 +502,7 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 		if within[c.First] {
 			return fmt.Errorf("plan: chunk %d begins with %s, which cannot be separated from %s; hint: put both into one chunk", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
 		}
-		if err := pl.validateTiers(g, i); err != nil {
+		if err := errors.Join(pl.validateTiers(g, i), pl.validateCompact(g, i)); err != nil {
 			return err
 		}
 	}
@@ -547,6 +550,38 @@ func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 		return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: put all three on the device, or the state on the host", i)
 	}
 	return nil
+}
+
+// validateCompact checks that chunk i can be stored without what is 0.
+func (pl *Plan) validateCompact(g *graph.Graph, i int) error {
+	c := &pl.Chunks[i]
+	_, moments := pl.State.Types()
+	why := ""
+	switch {
+	case !c.Compact:
+	case !c.Sparse(g):
+		why = "no parameter of it is known to have zeros that stay"
+	case g.Divided(c.First) || c.Shard != "" && pl.Ranks > 1:
+		why = "ranks divide it"
+	case !pl.Rule(g, i).Elementwise:
+		why = fmt.Sprintf("%v updates its matrices as a whole", pl.Optimizer)
+	case moments != graph.F32:
+		why = fmt.Sprintf("optimizer_state %v rounds each element by its number", pl.State)
+	}
+	if why != "" {
+		return fmt.Errorf("plan: chunk %d: compact, but %s; hint: leave out compact", i, why)
+	}
+	return nil
+}
+
+// Sparse reports whether a chunk is smaller without what is 0.
+func (c *Chunk) Sparse(g *graph.Graph) bool {
+	for i := c.First; i < c.Last; i++ {
+		if _, less := g.Kept(i); less {
+			return true
+		}
+	}
+	return false
 }
 
 // Tables reports whether all parameters of a chunk are tables, see graph.Table.
@@ -610,11 +645,11 @@ func CheckRecompute(choice string) string {
 }
 
 // CacheNeeded returns the minimum valid Plan.Cache: the maximum over segments of the
-// bytes of cached chunks (on the host or the disk, or sharded over ranks) that a segment reads.
+// bytes of cached chunks (compact, on the host or the disk, or sharded over ranks) that a segment reads.
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
-		if c.Lookup == "" && c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas()*g.Terms(c.First) > pl.Sharers() {
+		if c.Compact || c.Lookup == "" && c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas()*g.Terms(c.First) > pl.Sharers() {
 			for i := c.First; i < c.Last; i++ {
 				bytes[c.First] += g.Stored(i).Bytes()
 			}

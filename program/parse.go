@@ -351,7 +351,7 @@ func opNamed(s string) (graph.Op, error) {
 func (ps *parser) home(s string) error {
 	words := strings.Split(s, " ")
 	if len(words) < 3 {
-		return errors.New("home line has too few fields; hint: home PARAM KIND REGION [slab=NUMBER] [at=ELEMENT] [replica]")
+		return errors.New("home line has too few fields; hint: home PARAM KIND REGION [slab=NUMBER] [at=ELEMENT] [of=ELEMENTS] [replica]")
 	}
 	var h Home
 	var err error
@@ -369,6 +369,9 @@ func (ps *parser) home(s string) error {
 		return err
 	}
 	if h.At, err = f.optional("at", 0); err != nil {
+		return err
+	}
+	if h.Of, err = f.optional("of", 0); err != nil {
 		return err
 	}
 	h.Replica = f.flag("replica")

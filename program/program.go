@@ -16,6 +16,7 @@
 package program
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -132,9 +133,14 @@ type Home struct {
 	Kind   optimizer.Kind
 	At     int // element of the parameter, or of its slab, at which Region begins; ranks may hold parts
 	Region Region
+	// Of is the number of elements of which Region has only those that the parameter's mask keeps; 0: it has all.
+	Of int
 	// Replica marks a copy that the program refreshes from the primary.
 	Replica bool
 }
+
+// Elems returns how many elements of the parameter the home is of.
+func (h *Home) Elems() int { return cmp.Or(h.Of, h.Region.Rows*h.Region.Cols) }
 
 // Program is one rank's step.
 type Program struct {
@@ -269,6 +275,9 @@ func (in *Instr) Arg(j int) Region {
 	}
 	return Region{}
 }
+
+// KeptOf is between the name of a content and the number of its elements, in the name of what a mask keeps of it.
+const KeptOf = "|"
 
 // Names of buffers: the step's scalars; those of the previous step, which deferred updates read; and the clip
 // factor and norm of the latest gradient.

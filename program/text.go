@@ -229,6 +229,9 @@ func (pr printer) home(line []byte, h *Home) []byte {
 	if h.At != 0 {
 		line = fmt.Appendf(line, " at=%d", h.At)
 	}
+	if h.Of != 0 {
+		line = fmt.Appendf(line, " of=%d", h.Of)
+	}
 	if h.Replica {
 		line = append(line, " replica"...)
 	}

@@ -15,8 +15,8 @@ import (
 //
 //	files -> piece of 32 MB -> its home and replicas, in each tier and on each rank
 //
-// Known weakness: what operators have in another order than files, in 4 bits, in int8 or divided among ranks, and rows of a vocabulary that
-// has grown, which are the mean of all others, go through memory whole.
+// Known weakness: what operators have in another order than files, in 4 bits, in int8 or divided among ranks, rows of a vocabulary that
+// has grown, which are the mean of all others, and weights of which only what is not 0 may be stored go through memory whole.
 
 // pieceElems is the number of elements of a piece: a multiple of initialBlock, and so many of those that cores have enough to draw.
 const pieceElems = 8 * initialBlock
@@ -30,7 +30,7 @@ func InParts(g *graph.Graph, i int) bool {
 // piece returns the most elements of a parameter that are loaded at once.
 func piece(g *graph.Graph, i int) int {
 	n := int(g.Params[i].Elems())
-	if InParts(g, i) && g.Params[i].Grown == 0 {
+	if _, less := g.Kept(i); InParts(g, i) && !less && g.Params[i].Grown == 0 {
 		n = min(n, pieceElems)
 	}
 	return n

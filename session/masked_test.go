@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // loadMasked loads a fixture of which every third weight of the layers' matrices is 0, of either sign, and stays so.
@@ -93,6 +96,115 @@ func (f *fixture) staySparse(t *testing.T, tr trace) {
 			if living == 0 {
 				t.Errorf("%s of %s: nothing is left", kind.Words(), q.Name)
 			}
+		}
+	}
+}
+
+// TestCompactPlans is law L1 where only what is left is stored: weights, gradients that wait, and state. Every bit is that of the plain run,
+// which stores all, wherever chunks are and whoever updates them; and Verify proves it beforehand.
+func TestCompactPlans(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 29))
+	type sort struct {
+		folder string
+		dtype  graph.DType
+		o      optimizer.Optimizer
+	}
+	for _, c := range testkit.Sample([]sort{
+		{"llama-tiny", graph.F32, optimizer.AdamW}, {"gpt2-tiny", graph.BF16, optimizer.Lion}, {"mixtral-tiny", graph.BF16, optimizer.AdamW},
+		{"neox-tiny", graph.F32, optimizer.Lion}, {"llama-tied", graph.BF16, optimizer.AdamW},
+	}, 2, 3) {
+		f := loadMasked(t, c.folder, c.dtype, c.o)
+		f.knowKept(t)
+		_, want := f.train(t, f.plain(), 3)
+		for k := range testkit.Count(2, 4, 30) {
+			t.Run(fmt.Sprintf("%s/%v/%v/%d", c.folder, c.dtype, c.o, k), func(t *testing.T) {
+				pl := randomPlan(r, f)
+				if pl.Ranks > 1 {
+					t.Skip("ranks divide chunks")
+				}
+				some := false
+				for i := range pl.Chunks {
+					ch := &pl.Chunks[i]
+					ch.Compact = ch.Sparse(f.graph) && r.IntN(4) > 0
+					some = some || ch.Compact
+				}
+				if pl.Cache = max(pl.Cache, pl.CacheNeeded(f.graph)); !some {
+					t.Skip("no chunk is compact")
+				}
+				_, got := f.train(t, pl, 3)
+				same(t, got, want)
+				f.prove(t, pl)
+			})
+		}
+	}
+}
+
+// knowKept has the fixture's model know how many of its weights are stored where only those are that are not 0.
+func (f *fixture) knowKept(t *testing.T) {
+	t.Helper()
+	m := *f.graph.Model
+	m.Kept = map[string]int64{}
+	for _, p := range f.graph.Params {
+		for i := range int(p.Elems()) {
+			if zero, is := gone(i); p.Masked && (!is || math.Signbit(float64(zero))) {
+				m.Kept[p.Name]++
+			}
+		}
+	}
+	var err error
+	f.graph, err = graph.Build(&m, f.graph.Seq, f.graph.DType)
+	check(t, err)
+}
+
+// TestCompactBytes is laws L2 and L3 where only what is left is stored: of e elements of a matrix, of which n are left, there are 16n bytes
+// of weights, moments and a gradient that waits, with n rounded up to 16, and 128 bytes of mask for each 992 of e; and links carry that mask and
+// w bytes a weight before each use, the mask to compress the gradient, and 4 bytes a gradient back, besides the sums of squares. The device
+// copies what is not compressed.
+func TestCompactBytes(t *testing.T) {
+	for _, d := range []graph.DType{graph.F32, graph.BF16} {
+		f := loadMasked(t, "gpt2-untied", d, optimizer.AdamW)
+		f.knowKept(t)
+		pl := f.plain()
+		var stored, vectors, masks, others, runs int64 // elements of layers' parameters, of vectors among these, bytes of masks, elements of other parameters
+		within := plan.Runs(f.graph)
+		for i := range pl.Chunks {
+			c := &pl.Chunks[i]
+			c.Weights, c.Grads, c.State, c.Compact = device.HostTier, device.HostTier, device.HostTier, c.Sparse(f.graph)
+			for k, p := range f.graph.Params[c.First:c.Last] {
+				if c.Compact && !within[c.First+k] { // none has more than one slot of the norm
+					runs++
+				}
+				switch n := p.Elems(); {
+				case !c.Compact:
+					others += n
+				case p.Masked:
+					stored += (p.Kept + 15) / 16 * 16
+					masks += (n + 991) / 992 * 128
+				default:
+					stored, vectors = stored+n, vectors+n
+				}
+			}
+		}
+		pl.Cache = pl.CacheNeeded(f.graph)
+		_, tr := f.train(t, pl, 1)
+		var want [device.NumTiers][device.NumTiers]int64
+		w, tokens := d.Size(), int64(4*f.graph.Seq)
+		want[device.HostTier][device.DeviceTier] = 2*(w*stored+masks) + masks + w*others + 2*4*tokens + 4*graph.NumScalars + 8
+		want[device.DeviceTier][device.HostTier] = 4*(stored+others) + 8 + 8*runs
+		want[device.DeviceTier][device.DeviceTier] = (2*w + 4) * vectors
+		if tr.moved != want {
+			t.Errorf("%v: moved %v, want %v", d, tr.moved, want)
+		}
+		p, err := lower.Lower(t.Context(), f.graph, pl, f.options())
+		check(t, err)
+		var have int64
+		for _, b := range p.Buffers {
+			if b.Tier == device.HostTier && (b.Class == program.ClassWeights || b.Class == program.ClassState || b.Class == program.ClassGrads) {
+				have += b.Size
+			}
+		}
+		if want := 16*(stored+others) + masks; have != want {
+			t.Errorf("%v: %d bytes on the host, want %d", d, have, want)
 		}
 	}
 }

@@ -101,6 +101,7 @@ func (b *StepBench) stepper(s *Session) (*Stepper, error) {
 		n := min(len(dst), period)
 		Initial(p, 1, 0, dst[:n])
 		repeat(dst, n)
+		p.Thin(dst)
 		return nil
 	})
 	if err != nil {

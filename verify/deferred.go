@@ -78,7 +78,7 @@ func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) 
 		for i := range x.p.Buffers {
 			x.eachInit(i, func(atom int32, name string, at within) {
 				if left != nil {
-					x.atoms[atom] = left.of(name, x.p.Buffers[i].DType, at)
+					x.atoms[atom] = x.kept.named(name, at, func(full string, of within) Value { return left.of(full, x.p.Buffers[i].DType, of) })
 				}
 			})
 		}
@@ -89,7 +89,10 @@ func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) 
 	after := contents{}
 	for _, x := range xs.on {
 		for i := range x.p.Buffers {
-			x.eachInit(i, func(atom int32, name string, at within) { after[named{name, at}] = x.atoms[atom] })
+			x.eachInit(i, func(atom int32, name string, at within) {
+				full, of, _ := wholeName(name, at)
+				after[named{full, of}] = x.kept.wholeOf(x.atoms[atom])
+			})
 		}
 	}
 	for n, v := range after {

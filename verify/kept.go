@@ -78,17 +78,18 @@ func (k *keeper) check(rank, buf int) (err error) {
 		}
 	}
 	x.eachInit(buf, func(atom int32, name string, at within) {
-		here := content{rank, buf, x.atoms[atom]}
-		key := name
+		here := content{rank, buf, x.kept.wholeOf(x.atoms[atom])}
+		key, _, _ := wholeName(name, at)
 		if b.RowUnit > 0 {
 			key = fmt.Sprintf("%s[%d,%d]", name, at.row, at.col)
 		}
+		input := !k.homed[rank][atom] && !isResult(b) || strings.HasPrefix(name, maskName)
 		first, known := k.now[key]
 		switch {
 		case err != nil:
 		case here.v == Value{}:
 			err = k.of(rank, fmt.Errorf("persistent buffer %s ends without its content %q; hint: look for an undefined value that was copied there", b.Name, name))
-		case !k.homed[rank][atom] && !isResult(b) && here.v != initValue(name, b.DType, at):
+		case input && x.atoms[atom] != x.kept.initial(name, b.DType, at):
 			err = k.of(rank, fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: do not write to inputs", b.Name, name))
 		case known && first.v != here.v:
 			err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: look for a copy that is missing or too early",

@@ -107,7 +107,7 @@ func difference(have, want *ranks, h, w summary) error {
 	unordered := len(have.ps) != len(want.ps)
 	made := map[Value]bool{}
 	in := want.executions(unordered)
-	for _, x := range in.on {
+	for _, x := range slices.Concat(in.on, have.executions(unordered).on) { // no instruction computes what is there before
 		for _, v := range x.atoms {
 			made[v] = true
 		}
@@ -146,7 +146,7 @@ func (xs *executions) trace(seen func(by place, arg int, v Value) bool) {
 				}
 				for b := range s.blocks {
 					for k := range s.bands {
-						if !seen(at, j, xs.on[at.rank].atoms[s.at(b, k)]) {
+						if x := xs.on[at.rank]; !seen(at, j, x.kept.wholeOf(x.atoms[s.at(b, k)])) {
 							return
 						}
 					}
@@ -187,7 +187,7 @@ func (x *execution) parts(home int, f func(elements string, atom int32, name str
 		if h.Slab > 0 {
 			param += fmt.Sprintf(", slab %d", h.Slab)
 		}
-		f(fmt.Sprintf("%s, elements %d to %d", param, h.At+from, h.At+from+n), atom, initName(b, int(atom-x.ly.base[h.Region.Buf])))
+		f(fmt.Sprintf("%s, elements %d to %d", param, h.At+from, h.At+from+max(n, h.Of)), atom, initName(b, int(atom-x.ly.base[h.Region.Buf])))
 	}
 }
 
@@ -231,15 +231,15 @@ func (xs *executions) summary() (summary, error) {
 			if h := &x.p.Homes[i]; h.Kind == optimizer.LowerHalves {
 				x.parts(i, func(elements string, atom int32, _ string) {
 					halved[elements] = true
-					err = cmp.Or(err, c.same(homeKey(optimizer.Weights, elements), x.atoms[atom].lowerHalves(), x.p.Rank))
+					err = cmp.Or(err, c.same(homeKey(optimizer.Weights, elements), x.kept.wholeOf(x.atoms[atom]).lowerHalves(), x.p.Rank))
 				})
 			}
 		}
 		for i := range x.p.Homes {
-			if h := &x.p.Homes[i]; !h.Replica && h.Kind != optimizer.LowerHalves {
+			if h := &x.p.Homes[i]; !h.Replica && h.Kind != optimizer.LowerHalves && h.Kind != optimizer.Mask {
 				x.parts(i, func(elements string, atom int32, _ string) {
 					if h.Kind != optimizer.Weights || !halved[elements] {
-						err = cmp.Or(err, c.same(homeKey(h.Kind, elements), x.atoms[atom], x.p.Rank))
+						err = cmp.Or(err, c.same(homeKey(h.Kind, elements), x.kept.wholeOf(x.atoms[atom]), x.p.Rank))
 					}
 				})
 			}

@@ -55,6 +55,8 @@ func checkStructure(p *program.Program) (*layout, error) {
 			why = fmt.Sprintf("buffer %s is not flat", p.Buffers[h.Region.Buf].Name)
 		case h.Param < 0 || h.At < 0 || h.At > program.MaxCount:
 			why = fmt.Sprintf("it has no element %d", h.At)
+		case h.Of < 0 || h.Of > program.MaxCount || h.Of > 0 && (h.At > 0 || h.Slab > 0 || h.Of < h.Region.Rows*h.Region.Cols):
+			why = fmt.Sprintf("it cannot be what is kept of %d elements", h.Of)
 		case h.Slab < 0 || h.Slab > program.MaxCount:
 			why = fmt.Sprintf("it has no slab %d", h.Slab)
 		}

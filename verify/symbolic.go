@@ -136,6 +136,9 @@ func initValue(name string, t graph.DType, at within) Value {
 	if full, ok := restOf(name); ok {
 		return initValue(full, graph.F32, at).lowerHalves()
 	}
+	if strings.HasPrefix(name, maskName) { // of as many elements as its parameter has
+		return seedInit.withString(name)
+	}
 	return seedInit.withString(name).hashInts(int(t), at.cols).hashInts(at.row, at.col)
 }
 
@@ -188,13 +191,14 @@ type execution struct {
 	// written, or -1.
 	undefined int
 	room      []Value // reused by shares
+	kept      kept
 }
 
 func newExecution(p *program.Program, ly *layout, unordered bool) *execution {
-	x := &execution{p: p, ly: ly, unordered: unordered, atoms: make([]Value, ly.base[len(p.Buffers)])}
+	x := &execution{p: p, ly: ly, unordered: unordered, atoms: make([]Value, ly.base[len(p.Buffers)]), kept: kept{}}
 	for i := range p.Buffers {
 		x.eachInit(i, func(atom int32, name string, at within) {
-			x.atoms[atom] = initValue(name, p.Buffers[i].DType, at)
+			x.atoms[atom] = x.kept.initial(name, p.Buffers[i].DType, at)
 		})
 	}
 	return x
@@ -249,6 +253,8 @@ func (x *execution) instr(i int) error {
 		x.elementwise(in, args)
 	case graph.NormPart:
 		x.normPart(in, args)
+	case graph.Compress, graph.Expand:
+		x.masked(in, args)
 	default:
 		if rule := optimizer.Updating(in.Op); rule != nil {
 			x.update(in, args, rule)

@@ -43,14 +43,16 @@ func (x *execution) update(in *program.Instr, args []box, rule *optimizer.Rule) 
 				from, _ := x.columns(in.Args[p], args[p], k)
 				h = h.hashInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
 			}
+			whole, mask := x.ofKept(in, args, rule, at{b, k})
 			for j := range g + 1 {
-				now := x.atom(j, args[j].at(b, k))
+				now := whole(x.atom(j, args[j].at(b, k)))
 				if j == p && halves {
-					now = joined(now, x.atom(rest, args[rest].at(b, k)), rule)
+					now = joined(now, whole(x.atom(rest, args[rest].at(b, k))), rule)
 				}
 				h = h.hashWith(now)
 			}
 			x.updated(in, args, rule, at{b, k}, h)
+			x.keepUpdated(in, args, rule, at{b, k}, mask)
 		}
 	}
 }

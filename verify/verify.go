@@ -195,6 +195,9 @@ var halfName, fullName = optimizer.HalfWeights.String() + ":", optimizer.Weights
 // restName is the prefix of names of lower halves: "rest:x" names those of "p:x".
 var restName = optimizer.LowerHalves.String() + ":"
 
+// maskName is the prefix of names of masks: "mask:x" is that of the parameter x.
+var maskName = optimizer.Mask.String() + ":"
+
 // restOf returns the name of the content whose lower halves have the given name.
 func restOf(name string) (string, bool) {
 	full, ok := strings.CutPrefix(name, restName)

@@ -99,8 +99,8 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.HeadCols:    headCols,
 	graph.Cast:        func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.ops()...) },
 	graph.Add:         func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
-	graph.Compress: func(b *builder) error { return b.masked("compress", graph.CompressY, graph.CompressX) },
-	graph.Expand:   func(b *builder) error { return b.masked("expand", graph.ExpandX, graph.ExpandY) },
+	graph.Compress:    func(b *builder) error { return masked(b, "compress", graph.CompressY, graph.CompressX) },
+	graph.Expand:      func(b *builder) error { return masked(b, "expand", graph.ExpandX, graph.ExpandY) },
 	graph.SoftCap: func(b *builder) error {
 		return b.elements(kernels.Unit{File: "soft_cap", Defines: "CAP=1 "}, func(a *args) { a.setScale(&graph.Attr{Scale: 1, Limit: b.call.Attr.Limit}) }, b.ops()...)
 	},
@@ -202,7 +202,7 @@ func bit(set bool) int {
 }
 
 // masked launches a kernel that moves elements that a mask keeps, a warp for each line of the mask.
-func (b *builder) masked(kernel string, kept, dense int) error {
+func masked(b *builder, kernel string, kept, dense int) error {
 	ops := []device.Operand{b.op(kept), b.op(dense), b.op(graph.ExpandMask)}
 	unit := kernels.Unit{File: "mask", Defines: fmt.Sprintf("%sMASK_LINE=%d ", types(ops...), graph.MaskLine)}
 	return b.start(unit, kernel, [3]int64{blocks(int64(ops[graph.ExpandMask].Cols/graph.MaskLine), threads/32), 1, 1}, threads, 0, b.newArgs(ops...))

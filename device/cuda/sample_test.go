@@ -621,22 +621,8 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 			s.mat([]int{1, 3}[s.IntN(2)], 1)
 		}
 	},
-	graph.Compress: func(s *sample) {
-		n, values := s.masked()
-		mask := make([]int32, graph.MaskWords(n))
-		kept := graph.SetMask(mask, values)
-		s.mat(1, kept+1+s.IntN(100))
-		s.mat(1, n)
-		s.mask(mask)
-	},
-	graph.Expand: func(s *sample) {
-		n, values := s.masked()
-		mask := make([]int32, graph.MaskWords(n))
-		kept := graph.SetMask(mask, values)
-		s.mat(1, n)
-		s.mat(1, kept+1+s.IntN(100))
-		s.mask(mask)
-	},
+	graph.Compress: func(s *sample) { s.masked(true) },
+	graph.Expand:   func(s *sample) { s.masked(false) },
 	graph.SoftCap: func(s *sample) {
 		s.call.Attr.Limit = 1.5
 		s.mat(s.n(), s.cols())

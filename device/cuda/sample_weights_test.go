@@ -60,21 +60,21 @@ func (s *sample) nf4(rows, cols int) {
 	}
 }
 
-// masked draws a number of elements, and which of them a mask keeps: any share.
-func (s *sample) masked() (n int, values []float32) {
-	n = 1 + s.IntN(20*graph.MaskSpan)
-	values = make([]float32, n)
-	share := s.Float64()
+// masked draws operands of Compress or Expand, with a mask that keeps any share of the elements and room for more.
+func (s *sample) masked(compress bool) {
+	n, share := 1+s.IntN(20*graph.MaskSpan), s.Float64()
+	values, mask := make([]float32, n), make([]int32, graph.MaskWords(n))
 	for i := range values {
 		if s.Float64() < share {
 			values[i] = 1
 		}
 	}
-	return n, values
-}
-
-// mask appends a mask.
-func (s *sample) mask(words []int32) {
+	to, from := n, graph.SetMask(mask, values)+1+s.IntN(100)
+	if compress {
+		to, from = from, to
+	}
+	s.mat(1, to)
+	s.mat(1, from)
 	i := -1
-	s.fill(graph.I32, 1, len(words), func() float64 { i++; return float64(words[i]) })
+	s.fill(graph.I32, 1, len(mask), func() float64 { i++; return float64(mask[i]) })
 }
