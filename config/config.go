@@ -106,7 +106,7 @@ type Config struct {
 	// what each group of parameters gains, and the best groups that fit are trained, the others frozen.
 	TrainWithin Bytes  `yaml:"train_within"`
 	LoRA        LoRA   `yaml:"lora"`
-	KeepMask    bool   `yaml:"keep_mask"` // weights of the layers' matrices that are 0 in the model's folder, as `athanor prune` leaves them, stay 0
+	KeepMask    bool   `yaml:"keep_mask"` // weights of the layers' matrices that are 0 in the model's folder, as `athanor prune` leaves them, stay 0; a plan may then store only the others
 	Quantize    string `yaml:"quantize"`  // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      Strings  `yaml:"validation"`          // files or patterns, as for data, to validate on and not to train on; then nothing else is held out

@@ -60,6 +60,9 @@ func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*searc
 		req.Rivals = append(req.Rivals, former(spec)...)
 	}
 	r, err := search.Search(ctx, req, mach, note)
+	if mayCompact(t, r, err) {
+		r, err = compactly(ctx, req, mach, note, r, err)
+	}
 	if errors.Is(err, search.ErrBatch) {
 		return nil, spec.Fault("ranks", err.Error()+"; hint: set ranks to a divisor of global_batch")
 	}

@@ -120,7 +120,7 @@ func (p *problem) leastUpdate(r residency) float64 {
 	var rate [2]float64 // seconds per element
 	for i, stream := range []device.Stream{device.Compute, device.HostCompute} {
 		for _, elems := range lower.Updates(p.graph, p.req.State) {
-			rate[i] += p.prices.update(stream, device.Tier(i), elems) / n
+			rate[i] += p.prices.update(stream, device.Tier(i), elems) / p.computed
 		}
 		if r.shard != "" {
 			rate[i] /= float64(p.copies)

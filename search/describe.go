@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -109,6 +110,26 @@ func describeSums(c *Candidate) string {
 		text += fmt.Sprintf("; %d groups of ranks have different sequences", groups)
 	}
 	return text + "\n"
+}
+
+// describeZeros says of which chunks no zeros are stored; "" for plans that store all.
+func describeZeros(c *Candidate) string {
+	var stored, all int64 // of the first rank
+	for _, h := range c.Program.Homes {
+		if h.Of > 0 && h.Kind == optimizer.Weights && !h.Replica {
+			stored, all = stored+int64(h.Region.Cols), all+int64(h.Of)
+		}
+	}
+	n := 0
+	for _, ch := range c.Plan.Chunks {
+		if ch.Compact {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("zeros: %d of %d chunks do without, and store %d of %d weights, which the device expands before it uses them\n", n, len(c.Plan.Chunks), stored, all)
 }
 
 // exchange is what ranks do together, by how many they are: 1 for messages, which are between two.

@@ -120,7 +120,7 @@ func (p *problem) reckonBytes(ch choice, t device.Tier) int64 {
 	}
 	weight, grad, state := p.bytesPerElement(ch.r)
 	for _, c := range pl.Chunks {
-		n := float64(elements(p.graph, c))
+		n := float64(stored(p.graph, c))
 		if c.Weights == t {
 			sum += int64(n * weight)
 		}

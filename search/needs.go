@@ -116,7 +116,7 @@ func (n *needs) leastCached(pl *plan.Plan) int64 {
 
 // leastHeld returns how many elements of a chunk's weights, gradients or state (see plan.Shardings) a rank holds at least.
 func (n *needs) leastHeld(c plan.Chunk, what string) int64 {
-	all := elements(n.req.Graph, c)
+	all := stored(n.req.Graph, c)
 	switch {
 	case plan.ShardLevel(c.Shard) < plan.ShardLevel(what):
 		return all

@@ -21,8 +21,10 @@ type problem struct {
 	copies     int // ranks that have the same parameters, or slabs of them
 	batch      int // sequences per step of one replica
 	placements []residency
-	// Elements of trained and of frozen parameters, and bytes of one layer's weights.
+	// Elements of trained and of frozen parameters, as they are stored, how many of the former operators compute, and bytes of one
+	// layer's weights.
 	trained, frozen float64
+	computed        float64
 	layerBytes      int64
 	census          *census
 	told            *recorder
@@ -42,6 +44,10 @@ func newProblem(req *Request, m *Machine) *problem {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n
 		} else {
+			p.computed += n
+			if kept, _ := g.Kept(i); req.Compact {
+				n = float64(kept)
+			}
 			p.trained += n
 		}
 		if param.Layer == 0 {

@@ -345,6 +345,7 @@ func Describe(c *Candidate) string {
 	b.WriteString(describePipeline(c))
 	b.WriteString(describeSharing(c))
 	b.WriteString(describeSums(c))
+	b.WriteString(describeZeros(c))
 	order := "one micro-batch after the other"
 	switch {
 	case pl.Pipeline != nil:

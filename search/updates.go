@@ -64,7 +64,19 @@ func (p *problem) streamUpdates(pl *plan.Plan, parts int) (chunks int) {
 	return chunks
 }
 
-// elements returns the number of stored elements of a chunk.
+// stored returns how many elements of a chunk are stored.
+func stored(g *graph.Graph, c plan.Chunk) (n int64) {
+	if !c.Compact {
+		return elements(g, c)
+	}
+	for i := c.First; i < c.Last; i++ {
+		kept, _ := g.Kept(i)
+		n += kept
+	}
+	return n
+}
+
+// elements returns the number of elements of a chunk.
 func elements(g *graph.Graph, c plan.Chunk) (n int64) {
 	for i := c.First; i < c.Last; i++ {
 		n += g.Stored(i).Elems()

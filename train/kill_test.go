@@ -17,6 +17,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
@@ -210,6 +211,14 @@ func TestKillInt8(t *testing.T) {
 	killed(t, testkit.Count(1, 2, 4), " precision=int8 optimizer_state=bf16_moments", "")
 }
 
+// TestKillCompact: so does a run on sparse weights that stores no zeros in some of its starts, and all weights in others.
+func TestKillCompact(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	dir := t.TempDir()
+	from := pruned(t, dir, runConfig(t, dir))
+	killed(t, testkit.Count(2, 4, 20), " keep_mask=true model="+from, "")
+}
+
 // TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
 // with a validation corpus.
 func TestKillMixture(t *testing.T) {
@@ -244,7 +253,10 @@ func killed(t *testing.T, kills int, more, pins string) {
 	for i := range budgets {
 		budgets[i] += more + pins
 	}
-	budgets = append(budgets, "plan="+deferredPlan(t, dir, file, more+pins)+more)
+	budgets = append(budgets, "plan="+changedPlan(t, dir, file, more+pins, "deferred", func(_ *graph.Graph, pl *plan.Plan) { pl.Defer = true })+more)
+	if strings.Contains(more, "keep_mask") {
+		budgets = append(budgets, "plan="+changedPlan(t, dir, file, more+pins, "compact", makeCompact)+more)
+	}
 	killAgain(t, r, dir, file, whole, kills, budgets)
 	got := losses(t, dir+"/run/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -265,20 +277,32 @@ func killed(t *testing.T, kills int, more, pins string) {
 	}
 }
 
-// deferredPlan writes a plan for a run with little memory that defers updates, and returns its path.
-func deferredPlan(t *testing.T, dir, file, more string) string {
+// changedPlan writes a changed plan for a run with little memory, and returns its path.
+func changedPlan(t *testing.T, dir, file, more, name string, change func(g *graph.Graph, pl *plan.Plan)) string {
 	t.Helper()
-	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=300KiB", "out="+dir+"/small")))
-	text, err := os.ReadFile(dir + "/small/plan.json")
+	own := append(strings.Fields(more), "max_steps=1", "limits.device=300KiB", "out="+dir+"/small-"+name)
+	check(t, trainFile(t.Context(), file, own))
+	text, err := os.ReadFile(dir + "/small-" + name + "/plan.json")
 	check(t, err)
 	pl, err := plan.Parse(text)
 	check(t, err)
-	pl.Defer = true
+	s, err := Prepare(t.Context(), settled(t, file, own...), func(string, int64, int64) {})
+	check(t, err)
+	defer s.Close()
+	change(s.Graph, pl)
 	text, err = json.Marshal(pl)
 	check(t, err)
-	path := dir + "/deferred.json"
+	path := dir + "/" + name + ".json"
 	check(t, os.WriteFile(path, text, 0o644))
 	return path
+}
+
+// makeCompact has a plan store no zeros, where it can.
+func makeCompact(g *graph.Graph, pl *plan.Plan) {
+	for i := range pl.Chunks {
+		pl.Chunks[i].Compact = pl.Chunks[i].Sparse(g)
+	}
+	pl.Cache = max(pl.Cache, pl.CacheNeeded(g))
 }
 
 func check(t testing.TB, err error) {

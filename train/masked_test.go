@@ -31,7 +31,7 @@ func pruned(t *testing.T, dir, file string) (to string) {
 }
 
 // TestKeepMask: a sparse folder is trained with its zeros kept: those of its checkpoint are those of the folder. The run can be stopped
-// and goes on under another plan, with the same bits, and with the same key only. Without the key zeros do not stay.
+// and goes on under another plan, also one that stores no zeros, with the same bits, and with the same key only. Without the key zeros do not stay.
 func TestKeepMask(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
@@ -43,12 +43,21 @@ func TestKeepMask(t *testing.T) {
 	check(t, run("one", 6, "keep_mask=true"))
 	check(t, run("two", 3, "keep_mask=true"))
 	check(t, run("two", 6, "keep_mask=true", "plan.weights=host", "plan.grads=host", "plan.state=disk", "plan.micro_batch=1"))
+	compact := "plan=" + changedPlan(t, dir, file, "keep_mask=true model="+from, "compact", makeCompact)
+	check(t, run("three", 2, "keep_mask=true", compact))
+	check(t, run("three", 4, "keep_mask=true"))
+	check(t, run("three", 6, "keep_mask=true", compact))
 	check(t, run("loose", 6))
-	one, two := filepath.Join(dir, "one/checkpoint-6"), filepath.Join(dir, "two/checkpoint-6")
+	one := filepath.Join(dir, "one/checkpoint-6")
 	for _, name := range []string{"model.safetensors", "state/m.safetensors", "state/v.safetensors"} {
-		if !slices.Equal(read(t, one, name), read(t, two, name)) {
-			t.Errorf("%s depends on where the run was stopped and on the plan", name)
+		for _, other := range []string{"two", "three"} {
+			if !slices.Equal(read(t, one, name), read(t, filepath.Join(dir, other, "checkpoint-6"), name)) {
+				t.Errorf("%s of %s depends on where the run was stopped and on the plan", name, other)
+			}
 		}
+	}
+	if err := run("four", 1, compact); err == nil || !strings.Contains(err.Error(), "no parameter of it is known to have zeros that stay") {
+		t.Errorf("a plan that stores no zeros, of a run that does not keep them: %v", err)
 	}
 	zeros := func(dir string) (at []string) {
 		set, err := safetensors.OpenFolder(dir)

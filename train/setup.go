@@ -297,6 +297,8 @@ func keepMask(spec *job.Spec, m *model.Model, from string) error {
 		return spec.Fault("keep_mask", "the model begins with random weights, of which none is 0; hint: set model to a folder that `athanor prune` has made")
 	case m.LoRA != nil:
 		return spec.Fault("keep_mask", "the model is an adapter, and no weight of the layers is trained; hint: leave keep_mask out, or `athanor merge` the adapter first")
+	default:
+		m.Kept = folder.CountKept(from, m)
 	}
 	return nil
 }
