@@ -91,28 +91,38 @@ func (e *Arenas) readKept(param int, kind optimizer.Kind, mask *program.Home, fi
 	return err
 }
 
-// writeKept is WriteHome of what a mask keeps. Weights fill their home: what is beyond them is 0.
+// writeKept is WriteHome of what a mask keeps.
 func (e *Arenas) writeKept(param int, kind optimizer.Kind, mask *program.Home, first int, src []float32) error {
-	room, of := 0, len(src)
+	of := 0
 	for h := range e.homes(param, kind, true) {
 		of = h.Of
 	}
 	if kind == optimizer.Weights && len(src) == of {
-		var err error
-		if room, err = e.setMask(param, mask, src); err != nil {
+		if err := e.setMask(param, mask, src); err != nil {
 			return err
 		}
 	}
+	const most = 1 << 20 // elements at a time
+	for at := 0; at < len(src); at += most {
+		if err := e.writeSpan(param, kind, mask, first+at, src[at:min(at+most, len(src))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeSpan is writeKept of elements of which the mask is known.
+func (e *Arenas) writeSpan(param int, kind optimizer.Kind, mask *program.Home, first int, src []float32) error {
 	s, err := e.spanOf(mask, first, len(src))
 	if err != nil {
 		return err
 	}
-	values := make([]float32, max(room, len(s.index)))
-	for k, i := range s.index {
-		values[k] = src[i]
-	}
 	if kind == optimizer.Weights && s.loses(src) {
 		return fmt.Errorf("exec: parameter %d has zeros among elements %d to %d that would become other numbers, but only what is not 0 is stored; hint: write all of it", param, first, first+len(src))
+	}
+	values := make([]float32, len(s.index))
+	for k, i := range s.index {
+		values[k] = src[i]
 	}
 	for h := range e.homes(param, kind, true) {
 		err := e.write(s.of(h, len(values)), func(t graph.DType, at int, b []byte) {
@@ -131,16 +141,23 @@ func (e *Arenas) writeKept(param int, kind optimizer.Kind, mask *program.Home, f
 	})
 }
 
-// setMask has a mask keep the weights that are not 0, and returns for how many there is room.
-func (e *Arenas) setMask(param int, mask *program.Home, src []float32) (room int, err error) {
-	for h := range e.homes(param, optimizer.Weights, true) {
-		room = h.Region.Cols
-	}
+// setMask has a mask keep the weights that are not 0. What there is room for besides is 0.
+func (e *Arenas) setMask(param int, mask *program.Home, src []float32) error {
 	words := make([]int32, mask.Region.Cols)
-	if kept := graph.SetMask(words, src); kept > room {
-		return 0, fmt.Errorf("exec: %d weights of parameter %d are not 0, and the plan has room for %d", kept, param, room)
+	kept := graph.SetMask(words, src)
+	zero := func(_ graph.DType, _ int, b []byte) { clear(b) }
+	for h := range e.homes(param, optimizer.Weights, true) {
+		if kept > h.Region.Cols {
+			return fmt.Errorf("exec: %d weights of parameter %d are not 0, and the plan has room for %d; hint: start with the folder that the plan was made for", kept, param, h.Region.Cols)
+		}
+		if err := e.write(h.Region, zero); err != nil {
+			return err
+		}
 	}
-	return room, e.write(mask.Region, func(_ graph.DType, at int, b []byte) {
+	if err := e.halves(param, optimizer.Weights, func(h *program.Home) error { return e.write(h.Region, zero) }); err != nil {
+		return err
+	}
+	return e.write(mask.Region, func(_ graph.DType, at int, b []byte) {
 		for i := range len(b) / 4 {
 			binary.LittleEndian.PutUint32(b[4*i:], uint32(words[at+i]))
 		}

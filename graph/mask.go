@@ -61,7 +61,7 @@ func EachKept(mask []int32, first, n int, visit func(i, place int)) {
 
 // Kept returns how many elements of parameter i there is room for where only those are stored that are not 0, and whether that is less
 // than all.
-func (g *Graph) Kept(i int) (room int64, less bool) {
+func Kept(g *Graph, i int) (room int64, less bool) {
 	p, all := &g.held[i], g.Stored(i).Elems()
 	if room = KeptRoom(p.Kept); p.Kept == 0 || p.Unit > 0 || room >= all {
 		return all, false

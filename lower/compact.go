@@ -33,7 +33,7 @@ func (geo *geometry) compact(c int) bool { return geo.pl.Chunks[c].Compact }
 
 // compressed reports whether only what a mask keeps of a parameter is stored.
 func (geo *geometry) compressed(i int) bool {
-	_, less := geo.g.Kept(i)
+	_, less := graph.Kept(geo.g, i)
 	return less && geo.compact(geo.chunkOf[i])
 }
 
@@ -42,7 +42,7 @@ func (geo *geometry) storedElems(i int) int {
 	if !geo.compressed(i) {
 		return int(geo.g.Stored(i).Elems())
 	}
-	room, _ := geo.g.Kept(i)
+	room, _ := graph.Kept(geo.g, i)
 	return int(room)
 }
 

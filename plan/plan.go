@@ -561,8 +561,8 @@ func (pl *Plan) validateCompact(g *graph.Graph, i int) error {
 	case !c.Compact:
 	case !c.Sparse(g):
 		why = "no parameter of it is known to have zeros that stay"
-	case g.Divided(c.First) || c.Shard != "" && pl.Ranks > 1:
-		why = "ranks divide it"
+	case pl.Ranks > 1:
+		why = fmt.Sprintf("there are %d ranks", pl.Ranks)
 	case !pl.Rule(g, i).Elementwise:
 		why = fmt.Sprintf("%v updates its matrices as a whole", pl.Optimizer)
 	case moments != graph.F32:
@@ -577,7 +577,7 @@ func (pl *Plan) validateCompact(g *graph.Graph, i int) error {
 // Sparse reports whether a chunk is smaller without what is 0.
 func (c *Chunk) Sparse(g *graph.Graph) bool {
 	for i := c.First; i < c.Last; i++ {
-		if _, less := g.Kept(i); less {
+		if _, less := graph.Kept(g, i); less {
 			return true
 		}
 	}

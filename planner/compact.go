@@ -16,7 +16,7 @@ import (
 // mayCompact reports whether another plan than that which was found, or not, may be better if it stores no zeros.
 func mayCompact(t *Task, r *search.Result, err error) bool {
 	g, state := t.Graph, t.Request().State
-	if _, moments := state.Types(); moments != graph.F32 || !t.Spec.Optimizer.Rule().Elementwise || g.Shared() > 1 || t.Machine.Hardware.Network != nil {
+	if _, moments := state.Types(); moments != graph.F32 || !t.Spec.Optimizer.Rule().Elementwise || t.Machine.Ranks() > 1 {
 		return false
 	}
 	whole := plan.Chunk{Last: len(g.Params)}

@@ -157,7 +157,7 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
 		c.Weights, c.Grads, c.State, c.Shard = r.weights, r.grads, r.state, r.shard
-		c.Compact = p.req.Compact && c.Sparse(p.graph) && (r.shard == "" || p.ranks == 1)
+		c.Compact = p.req.Compact && c.Sparse(p.graph)
 		if i < residents {
 			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // sharded as the others are
 		}

@@ -45,7 +45,7 @@ func newProblem(req *Request, m *Machine) *problem {
 			p.frozen += n
 		} else {
 			p.computed += n
-			if kept, _ := g.Kept(i); req.Compact {
+			if kept, _ := graph.Kept(g, i); req.Compact {
 				n = float64(kept)
 			}
 			p.trained += n

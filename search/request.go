@@ -48,7 +48,7 @@ type Request struct {
 	Options     lower.Options
 	Optimizer   optimizer.Optimizer
 	State       plan.StateFormat // how the optimizer's state is stored, see plan.Plan
-	Compact     bool             // chunks that no ranks divide are compact where they can be, see plan.Chunk; pipelines' are not
+	Compact     bool             // of one rank: chunks are compact where they can be, see plan.Chunk
 	Pins        Pins
 	Rivals      []Rival // other plans that the result must not be slower than, except by what preferThrifty allows
 	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be

@@ -70,7 +70,7 @@ func stored(g *graph.Graph, c plan.Chunk) (n int64) {
 		return elements(g, c)
 	}
 	for i := c.First; i < c.Last; i++ {
-		kept, _ := g.Kept(i)
+		kept, _ := graph.Kept(g, i)
 		n += kept
 	}
 	return n

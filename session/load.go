@@ -30,7 +30,7 @@ func InParts(g *graph.Graph, i int) bool {
 // piece returns the most elements of a parameter that are loaded at once.
 func piece(g *graph.Graph, i int) int {
 	n := int(g.Params[i].Elems())
-	if _, less := g.Kept(i); InParts(g, i) && !less && g.Params[i].Grown == 0 {
+	if _, less := graph.Kept(g, i); InParts(g, i) && !less && g.Params[i].Grown == 0 {
 		n = min(n, pieceElems)
 	}
 	return n

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -140,7 +141,7 @@ func TestCompactPlans(t *testing.T) {
 }
 
 // knowKept has the fixture's model know how many of its weights are stored where only those are that are not 0.
-func (f *fixture) knowKept(t *testing.T) {
+func (f *fixture) knowKept(t *testing.T) *fixture {
 	t.Helper()
 	m := *f.graph.Model
 	m.Kept = map[string]int64{}
@@ -154,6 +155,38 @@ func (f *fixture) knowKept(t *testing.T) {
 	var err error
 	f.graph, err = graph.Build(&m, f.graph.Seq, f.graph.DType)
 	check(t, err)
+	return f
+}
+
+// TestCompactRefused: a plan says why a chunk cannot do without zeros.
+func TestCompactRefused(t *testing.T) {
+	f := loadMasked(t, "llama-tiny", graph.BF16, optimizer.AdamW)
+	dense := f.graph
+	f.knowKept(t)
+	for _, c := range []struct {
+		says   string
+		g      *graph.Graph
+		change func(pl *plan.Plan)
+	}{
+		{"", f.graph, func(*plan.Plan) {}},
+		{"no parameter of it is known", dense, func(*plan.Plan) {}},
+		{"there are 2 ranks", f.graph, func(pl *plan.Plan) { pl.Ranks = 2 }},
+		{"optimizer_state bf16_moments rounds each", f.graph, func(pl *plan.Plan) { pl.State = plan.BF16Moments }},
+		{"muon updates its matrices as a whole", loadMasked(t, "llama-tiny", graph.BF16, optimizer.Muon).knowKept(t).graph, func(pl *plan.Plan) { pl.Optimizer = optimizer.Muon }},
+	} {
+		pl := plan.Plain(c.g, f.batch())
+		for i := range pl.Chunks {
+			pl.Chunks[i].Compact = pl.Chunks[i].Sparse(f.graph)
+		}
+		c.change(pl)
+		pl.Cache = pl.CacheNeeded(c.g)
+		err := pl.Validate(c.g)
+		if c.says == "" {
+			check(t, err)
+		} else if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "hint: leave out compact") {
+			t.Errorf("want %q: %v", c.says, err)
+		}
+	}
 }
 
 // TestCompactBytes is laws L2 and L3 where only what is left is stored: of e elements of a matrix, of which n are left, there are 16n bytes
