@@ -243,3 +243,23 @@ func (b *differentiator) expertDX(n *Node, dy Use) {
 	b.node(ExpertLinear, attr, b.all(each), dy, w, experts)
 	b.node(Combine, Attr{Acc: acc}, dx, b.all(each), absent)
 }
+
+// expertFLOPs counts 2 * slots * in * out.
+func expertFLOPs(a *Attr, d []Dim) int64 {
+	in := d[ExpertLinearX].Cols
+	if a.Slots {
+		in /= max(d[ExpertLinearExperts].Cols, 1)
+	}
+	return 2 * d[ExpertLinearY].Elems() * int64(in)
+}
+
+func expertDWFLOPs(a *Attr, d []Dim) int64 {
+	return 2 * d[ExpertDWDW].Elems() / int64(max(a.Experts, 1)) * d[ExpertDWExperts].Elems()
+}
+
+// expertBytes counts the weights of as many experts as there are slots, at most all of them.
+func expertBytes(a *Attr, d []Dim) int64 {
+	e := int64(max(a.Experts, 1))
+	experts := d[ExpertLinearExperts]
+	return d[ExpertLinearY].Bytes() + d[ExpertLinearX].Bytes() + experts.Bytes() + d[ExpertLinearW].Bytes()/e*min(e, experts.Elems())
+}
