@@ -302,7 +302,7 @@ func (c *Config) checkInt8(d *decoder) {
 		{"device", "its operators are the CPU's alone", device.IsGPU(c.Device)},
 		{"lora", "its frozen weights are held in 4 bits by quantize: nf4", c.LoRA.Rank > 0},
 		{"quantize", "the weights are in int8 already", c.Quantize != "none"},
-		{"train_within", "trials begin with the weights of a folder", c.TrainWithin > 0},
+		{"keep_mask", "small weights are rounded to zero, and would stay so", c.KeepMask},
 		{"optimizer: muon", "it updates matrices as a whole", c.Optimizer == optimizer.Muon.String()},
 		{"optimizer_state: bf16", "weights are in int8 already; use bf16_moments", c.OptimizerState == "bf16"},
 	} {

@@ -17,7 +17,7 @@ func HoldInt8(m *Model) error {
 	}{
 		{"adapters", m.LoRA != nil}, {"weights in 4 bits", m.NF4}, {"experts", m.Experts > 0}, {"latent attention", m.Latent.Some()},
 		{"linear attention", m.Delta.Some()}, {"convolutions", m.Conv.Some()}, {"embeddings of each layer", m.PerLayer > 0},
-		{"matrices that are updated as a whole (muon)", m.Indivisible},
+		{"matrices that are updated as a whole (muon)", m.Indivisible}, {"weights that stay zero (keep_mask)", m.Masked},
 	} {
 		if no.has {
 			return fmt.Errorf("int8 is not built for %s; hint: use fp32 or bf16", no.what)
@@ -27,11 +27,16 @@ func HoldInt8(m *Model) error {
 	return nil
 }
 
-// unitOf returns what the weights of a parameter are multiples of in int8; 0: it is not held so.
+// unitOf returns what the weights of a parameter are multiples of in int8, the least power of two of which as many as there are levels
+// reach as far as they have to; 0: it is not held so.
 func unitOf(m *Model, p *Param) float64 {
-	if !m.Int8 || p.Vector || p.State || p.Std <= 0 {
+	reach := Int8Deviations * p.Std
+	if x := m.Largest[p.Name]; x > 0 {
+		reach = x
+	}
+	if !m.Int8 || p.Vector || p.State || reach <= 0 {
 		return 0
 	}
-	const most = math.MaxInt8
-	return math.Exp2(math.Ceil(math.Log2(Int8Deviations * p.Std / most)))
+	const levels = math.MaxInt8
+	return math.Exp2(math.Ceil(math.Log2(reach / levels)))
 }

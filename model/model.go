@@ -126,6 +126,8 @@ type Model struct {
 	LoRA   *LoRA    // adapters, which are then trained, and little else; nil: none
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
 	Int8   bool     // all matrices are held, and trained, in int8, see HoldInt8
+	// Largest has the greatest magnitude of each matrix that begins with trained weights and is held in int8, by its name.
+	Largest map[string]float64
 	// CacheBits is how many bits keys and values have that generating keeps, see graph.CacheGroup; 0: they are as computed.
 	CacheBits int
 	// Indivisible says that no plan divides the layers' trained matrices: their updates need them whole.

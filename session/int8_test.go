@@ -16,12 +16,22 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// loadInt8 loads a fixture whose matrices are held and trained in int8.
+// loadInt8 loads a fixture whose matrices are held and trained in int8, in units that suit their weights.
 func loadInt8(t *testing.T, folder string, d graph.DType, o optimizer.Optimizer) *fixture {
 	t.Helper()
 	f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 	m := *f.graph.Model
 	check(t, model.HoldInt8(&m))
+	m.Largest = map[string]float64{}
+	for i, p := range m.Params() {
+		if name := p.Name; !p.Vector && (i > 1 || m.Rotary()) { // else the units of embeddings are those of random weights, as both have to be alike
+			values := make([]float32, p.Elems())
+			check(t, f.read(p, 0, values))
+			for _, x := range values {
+				m.Largest[name] = max(m.Largest[name], math.Abs(float64(x)))
+			}
+		}
+	}
 	var err error
 	f.graph, err = graph.Build(&m, f.graph.Seq, d)
 	check(t, err)

@@ -36,15 +36,40 @@ func TestInt8(t *testing.T) {
 	inInt8(t, filepath.Join(dir, "one/checkpoint-8"))
 	for _, c := range []struct{ says, override string }{
 		{"device", "device=cuda"}, {"lora", "lora.rank=4"}, {"quantize", "quantize=nf4"}, {"muon", "optimizer=muon"}, {"bf16_moments", "optimizer_state=bf16"},
-		{"trained ones", "model=" + dir + "/one/checkpoint-8"}, {"train_within", "train_within=1MiB model=" + dir + "/one/checkpoint-8"}, {"experts", "model.type=mixtral"},
+		{"keep_mask", "keep_mask=true model=" + dir + "/one/checkpoint-8"}, {"experts", "model.type=mixtral"},
 	} {
 		if err := run("refused", 8, append(strings.Fields(c.override), "precision=int8")...); err == nil || !strings.Contains(err.Error(), "int8") || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "hint: ") {
 			t.Errorf("%s: %v", c.override, err)
 		}
 	}
+	whole := []string{"model=" + dir + "/one/checkpoint-8", `freeze=["model.layers.0.*"]`, "precision=int8", "optimizer=sgd"}
+	check(t, run("tuned", 6, whole...))
+	if testkit.Count(0, 0, 1) > 0 {
+		check(t, run("again", 2, append(whole, "plan.weights=host", "plan.grads=host")...))
+		check(t, run("again", 6, whole...))
+		if !slices.Equal(read(t, dir+"/tuned/checkpoint-6", "model.safetensors"), read(t, dir+"/again/checkpoint-6", "model.safetensors")) {
+			t.Error("a folder's weights end up otherwise where the run was stopped")
+		}
+	}
+	for name, frozen := range map[string]bool{"model.layers.0.mlp.up_proj.weight": true, "model.layers.1.mlp.up_proj.weight": false} {
+		if slices.Equal(tensor(t, dir+"/one/checkpoint-8", name), tensor(t, dir+"/tuned/checkpoint-6", name)) != frozen {
+			t.Errorf("%s: frozen is %v", name, frozen)
+		}
+	}
 	if err := run("one", 9, "precision=fp32"); err == nil || !strings.Contains(err.Error(), "int8 there and ") {
 		t.Errorf("resumed in fp32: %v", err)
 	}
+}
+
+// tensor reads a tensor of 96 x 32 numbers.
+func tensor(t *testing.T, folder, name string) []float32 {
+	t.Helper()
+	set, err := safetensors.OpenFolder(folder)
+	check(t, err)
+	defer set.Close()
+	values := make([]float32, 96*32)
+	check(t, set.ReadFloat32(name, 0, values))
+	return values
 }
 
 // inInt8 checks that the matrices of a folder are in bf16 and multiples of a power of two, no more than 127 of them.

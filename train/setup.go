@@ -271,7 +271,7 @@ func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes
 	}
 	if err == nil {
 		m.Indivisible = !spec.Optimizer.Rule().Elementwise
-		err = errors.Join(balance(spec, m, from), keepMask(spec, m, from), tieLayers(spec, m, from), startInt8(spec, from))
+		err = errors.Join(balance(spec, m, from), keepMask(spec, m, from), tieLayers(spec, m, from), measure(spec, m, from))
 	}
 	return m, from, notes, err
 }
@@ -299,14 +299,6 @@ func keepMask(spec *job.Spec, m *model.Model, from string) error {
 		return spec.Fault("keep_mask", "the model is an adapter, and no weight of the layers is trained; hint: leave keep_mask out, or `athanor merge` the adapter first")
 	default:
 		m.Kept = folder.CountKept(from, m)
-	}
-	return nil
-}
-
-// startInt8 refuses weights in int8 that are another model's.
-func startInt8(spec *job.Spec, from string) error {
-	if spec.Int8 && from != "" {
-		return spec.Fault("precision", "int8 has units that suit random weights, and the model begins with trained ones; hint: use fp32 or bf16, or name sizes, such as model: {type: llama, layers: 8, width: 256, heads: 4}")
 	}
 	return nil
 }

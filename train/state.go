@@ -77,7 +77,7 @@ func (w *weights) close() error {
 // rounded reports whether the arenas hold a parameter in fewer bits than
 // checkpoints do. That is never so for trained parameters.
 func (s *Setup) rounded(p model.Param) bool {
-	return p.Frozen && (p.NF4 || s.Graph.DType != graph.F32) && s.saves(p)
+	return p.Frozen && (p.NF4 || p.Unit > 0 || s.Graph.DType != graph.F32) && s.saves(p)
 }
 
 // saves reports whether checkpoints contain a parameter: those of adapters contain only what is the adapters' own.
@@ -89,7 +89,7 @@ func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	master, moments := t.Plan.Plan.State.Types()
 	half := moments == graph.BF16
 	if kind == optimizer.Weights {
-		half = p.Unit > 0 || master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half != nil && t.origin.half(p))
+		half = p.Unit > 0 && !t.Setup.rounded(p) || master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half != nil && t.origin.half(p))
 	}
 	if half {
 		return safetensors.BF16

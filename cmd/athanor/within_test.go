@@ -160,4 +160,5 @@ func TestQuarterMebibyte(t *testing.T) {
 	call("train", file, "global_batch=1", "out="+dir+"/fp32", "model.width=32").must(t, 3, "does not fit")
 	_, file = toTrainOn(t, "max_steps: 100", "gradient_clipping: 0", "train_within: 256KiB")
 	within(call("train", file, "sequence_length=16", "global_batch=2").must(t, 0, "trial"))
+	within(call("train", file, "sequence_length=16", "global_batch=2", "precision=int8", "optimizer_state=bf16_moments", "train_within=128KiB", "out="+dir+"/chosen").must(t, 0, "trial"))
 }
