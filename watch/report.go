@@ -69,7 +69,11 @@ func (r *run) row() Row {
 // normalise compares what was reached with what the machine's device allows.
 func (row *Row) normalise(roof *roofline.Report) {
 	const device = "compute"
-	i := slices.IndexFunc(roof.Ridges, func(l roofline.Ridge) bool { return l.Stream == device && l.DType == row.Precision })
+	products := row.Precision
+	if products == "int8" { // weights are converted before they are multiplied
+		products = "fp32"
+	}
+	i := slices.IndexFunc(roof.Ridges, func(l roofline.Ridge) bool { return l.Stream == device && l.DType == products })
 	if i < 0 {
 		return
 	}
