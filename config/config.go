@@ -71,7 +71,8 @@ type Config struct {
 	// rates of their own.
 	Optimizer string `yaml:"optimizer"`
 	Muon      Muon   `yaml:"muon"` // of optimizer: muon
-	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, or bf16 for both.
+	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, 8bit_moments (in blocks, as
+	// bitsandbytes has them; of adamw and lion), or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	// CarryOptimizer begins a new run with the optimizer's state of the checkpoint that model names, for other text, batch or seed.
 	CarryOptimizer bool   `yaml:"carry_optimizer"`

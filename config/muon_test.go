@@ -24,3 +24,23 @@ func TestMuon(t *testing.T) {
 		}
 	}
 }
+
+// TestPackedMoments: moments in 8 bits are for optimizers that update element by element, and what they are not built for is refused
+// by name.
+func TestPackedMoments(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                              "",
+		"optimizer: lion\n":             "",
+		"optimizer: muon\n":             "optimizer_state: muon updates whole matrices",
+		"optimizer: sgd\n":              "",
+		"precision: int8\n":             "optimizer_state: moments in 8 bits are not built for weights in int8",
+		"tie_layers: 2\n":               "",
+		"tie_layers: 2\ndelink_at: 5\n": "optimizer_state: moments in 8 bits cannot be divided",
+		"ranks: 2\nplan: {tensor: 2}\n": "optimizer_state: blocks of moments in 8 bits would be other blocks in a part of a matrix",
+	} {
+		_, err := Parse("a.yaml", []byte(good+"optimizer_state: 8bit_moments\n"+text), nil)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: use bf16_moments")) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}

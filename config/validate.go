@@ -357,6 +357,7 @@ func (c *Config) checkChoices(d *decoder) {
 		states = append(states, f.String())
 	}
 	one("optimizer_state", c.OptimizerState, states...)
+	c.checkPacked(d)
 	if _, err := optimizer.RateScheduleNamed(c.Schedule); err != nil {
 		d.fail("schedule", err.Error())
 	}
@@ -373,6 +374,26 @@ func (c *Config) checkPairLoss(d *decoder) {
 		d.fail("preference.margin", fmt.Sprintf("%v has none; hint: set preference.loss: simpo, or leave margin out", loss))
 	case !(p.Margin >= 0 && p.Margin <= 1e3):
 		d.fail("preference.margin", fmt.Sprintf("%v is out of range; hint: from 0 to 1000, usually 0.5 to 1.6", p.Margin))
+	}
+}
+
+// checkPacked refuses what moments in 8 bits are not built for.
+func (c *Config) checkPacked(d *decoder) {
+	if c.OptimizerState != plan.PackedMoments.String() {
+		return
+	}
+	for _, no := range []struct {
+		is        bool
+		why, hint string
+	}{
+		{c.Optimizer == optimizer.Muon.String(), "muon updates whole matrices, and its moments are not kept in 8 bits", "use bf16_moments, or optimizer: adamw"},
+		{c.Precision == Int8, "moments in 8 bits are not built for weights in int8", "use bf16_moments, or another precision"},
+		{c.DelinkAt != 0, "moments in 8 bits cannot be divided among layers that get parameters of their own", "use bf16_moments, or leave delink_at out"},
+		{c.Plan.Tensor > 1, "blocks of moments in 8 bits would be other blocks in a part of a matrix", "use bf16_moments, or leave plan.tensor out"},
+	} {
+		if no.is {
+			d.fail("optimizer_state", no.why+"; hint: "+no.hint)
+		}
 	}
 }
 

@@ -85,7 +85,7 @@ func (e *Arenas) Parts(param int, kind optimizer.Kind) [][2]int {
 }
 
 // ReadBytes is ReadHome without conversion, for state that is stored as the given type. For weights in 4 bits, elements are
-// those of graph.Stored.
+// those of graph.Stored, for moments in 8 bits bytes.
 func (e *Arenas) ReadBytes(param int, kind optimizer.Kind, as graph.DType, first int, dst []byte) error {
 	err := e.halves(param, kind, func(*program.Home) error {
 		return fmt.Errorf("exec: parameter %d is stored as separate upper and lower halves", param)
@@ -183,29 +183,17 @@ func (e *Arenas) HeldAfter(param int, kind optimizer.Kind, first int) (n int) {
 	return n
 }
 
-// WriteBytes writes this rank's part of a parameter's weights, as they are stored, to its
-// home and to all replicas. src spans the whole parameter.
-func (e *Arenas) WriteBytes(param int, src []byte) error {
-	for h := range e.homes(param, optimizer.Weights, true) {
-		from, err := e.bytes(h, src)
-		if err == nil {
-			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { copy(b, from[int64(at)*t.Size():]) })
-		}
-		if err != nil {
+// WriteBytes writes this rank's part of one kind of a parameter's state, as it is stored, to its
+// home and to all replicas, limited to what src has from element first on.
+func (e *Arenas) WriteBytes(param int, kind optimizer.Kind, first int, src []byte) error {
+	for h := range e.homes(param, kind, true) {
+		size := int(e.program.Buffers[h.Region.Buf].DType.Size())
+		place, r := overlapOf(h, first, len(src)/size)
+		if err := e.write(r, func(_ graph.DType, at int, b []byte) { copy(b, src[(place+at)*size:]) }); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// bytes returns the range of a home within the whole parameter.
-func (e *Arenas) bytes(h *program.Home, all []byte) ([]byte, error) {
-	size := int(e.program.Buffers[h.Region.Buf].DType.Size())
-	from, n := h.At*size, h.Region.Rows*h.Region.Cols*size
-	if from < 0 || from > len(all)-n {
-		return nil, fmt.Errorf("exec: parameter %d has bytes %d to %d here, but only %d are given", h.Param, from, from+n, len(all))
-	}
-	return all[from : from+n], nil
 }
 
 // ReadHome reads this rank's part of a parameter's state of one kind, limited to the len(dst) elements from index first

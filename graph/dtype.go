@@ -17,13 +17,14 @@ const (
 	F64
 	U16 // lower halves of fp32 weights, see AdamW
 	I8  // weights as multiples of Attr.Unit, see int8.go
+	U8  // moments in 8 bits, see MomentBlock
 	NumDTypes
 )
 
 var dtypes = [NumDTypes]struct {
 	name string
 	size int64
-}{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}, U16: {"u16", 2}, I8: {"i8", 1}}
+}{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}, U16: {"u16", 2}, I8: {"i8", 1}, U8: {"u8", 1}}
 
 // Size returns the number of bytes of one element.
 func (d DType) Size() int64 { return dtypes[d].size }

@@ -178,7 +178,7 @@ type Info struct {
 // A capital is an extent that is the same wherever it occurs in a row, 2F twice F, a number itself. Some come
 // from attributes: T = Seq, H = Heads, S = HeadDim, A = H*S (all query heads), G = 2*KVHeads*S (key and
 // value heads), Q = A+G, U = max(1, Heads) (groups of a norm). # is NumScalars. With Attr.NF4 columns of w are as
-// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, p any of these three, h bf16, i i32, d f64, u u16, q f32, bf16 or int8 (see int8.go), * any.
+// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, p any of these three, m moments: f32, bf16 or packed, h bf16, i i32, d f64, u u16, q f32, bf16 or int8 (see int8.go), * any.
 //
 // Access: r read, w written, u updated, s a sum (see Sum), then t for token rows, p for those before a slice
 // too, ? for optional.
@@ -362,14 +362,14 @@ var table = [NumOps]Info{
 	// bits. g is f32; p16 is a bf16 copy of an f32 p, written even if the update is skipped.
 	// Each of p, m and v is f32, or bf16 with stochastic rounding, or p is int8 with the same, so that small updates add up
 	// over many steps: see Chance. Attr.Param and First identify the elements in the model; if
-	// none is rounded stochastically, both are 0.
+	// none is rounded stochastically, both are 0. m and v may be packed, in rows of PackedMoments(C) bytes.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
 	// what it leaves out. See float16.Halves.
 	// With Attr.Masked elements whose p is 0 keep it, whatever g is, and their m and v become 0.
-	AdamW: {Name: "adamw", Args: args("p:q[R,C]:u m:f[R,C]:u v:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
+	AdamW: {Name: "adamw", Args: args("p:q[R,C]:u m:m[R,C]:u v:m[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
-	Lion: {Name: "lion", Args: args("p:q[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
+	Lion: {Name: "lion", Args: args("p:q[R,C]:u m:m[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
 	// SGD: p moves by the learning rate against g, all else as in AdamW. It has no moments.
 	SGD: {Name: "sgd", Args: args("p:q[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(SGDP, SGDP16, SGDRest)},
 	// Muon (Jordan et al.), of a whole matrix, all else as in AdamW: m becomes Beta1*m + (1-Beta1)*g, X is Beta1*m + (1-Beta1)*g

@@ -24,8 +24,8 @@ type Extent struct {
 }
 
 var dtypeSets = map[string][]DType{
-	"f": {F32, BF16}, "s": {F32}, "r": {F32, F64}, "p": {F32, BF16, F64}, "h": {BF16}, "i": {I32}, "d": {F64}, "u": {U16}, "q": {F32, BF16, I8},
-	"*": {F32, BF16, I32, F64, U16, I8},
+	"f": {F32, BF16}, "s": {F32}, "r": {F32, F64}, "p": {F32, BF16, F64}, "h": {BF16}, "i": {I32}, "d": {F64}, "u": {U16}, "q": {F32, BF16, I8}, "m": {F32, BF16, U8},
+	"*": {F32, BF16, I32, F64, U16, I8, U8},
 }
 
 // parseShape parses TYPE[ROWS,COLS], perhaps followed by '.
@@ -165,6 +165,9 @@ func (o Op) checkDim(a *Attr, values *letters, d []Dim, i int) *Misfit {
 			_, plain = expertExtents(a, d)
 		}
 		cols = Extent{Times: NF4Cols(plain, x.DType)}
+	}
+	if shape.Types == "m" && x.DType == U8 {
+		cols = Extent{Times: PackedMoments(values[cols.Letter])}
 	}
 	if want, ok := cols.bind(values, x.Cols); !ok {
 		return &Misfit{i, fmt.Sprintf("has %d columns, want %d", x.Cols, want), agree}

@@ -133,8 +133,8 @@ func appendFamily(b []byte, c *device.Call) []byte {
 	}
 	t := graph.F32
 	for _, a := range c.Args {
-		if a.DType == graph.BF16 && !a.Absent() {
-			t = graph.BF16
+		if (a.DType == graph.BF16 || a.DType == graph.U8) && !a.Absent() {
+			t = a.DType
 		}
 	}
 	return appendRanks(append(b, t.String()...), c)

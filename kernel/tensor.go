@@ -22,6 +22,7 @@ type Tensor struct {
 	F64                []float64
 	I8                 []int8
 	Unit               float32 // of I8, see graph.MaxInt8
+	U8                 []uint8
 }
 
 // NewTensor allocates a contiguous tensor of zeros, for tests.
@@ -38,6 +39,8 @@ func NewTensor(d graph.DType, rows, cols int) Tensor {
 		t.F64 = make([]float64, n)
 	case graph.I8:
 		t.I8 = make([]int8, n)
+	case graph.U8:
+		t.U8 = make([]uint8, n)
 	}
 	return t
 }
@@ -61,6 +64,8 @@ func (t *Tensor) At(r, c int) float64 {
 		return float64(t.BF16[i])
 	case graph.I8:
 		return float64(graph.FromInt8(t.I8[i]) * t.Unit)
+	case graph.U8:
+		return float64(t.U8[i])
 	}
 	panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 }
@@ -81,6 +86,8 @@ func (t *Tensor) Set(r, c int, v float64) {
 		t.BF16[i] = uint16(v)
 	case graph.I8:
 		t.I8[i] = graph.RoundInt8(float32(v)/t.Unit, 1<<15)
+	case graph.U8:
+		t.U8[i] = uint8(v)
 	default:
 		panic(fmt.Sprintf("kernel: tensor of type %v", t.DType))
 	}

@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/float16"
@@ -140,6 +141,15 @@ func setUpper(t *Tensor, r, c int, x float64) (lower uint16) {
 
 func (u *update) reference(_ *Env, a *graph.Attr, t []Tensor) {
 	p, c := &t[0], u.constantsOf(a, t)
+	if own := slices.Clone(t); u.unpackAll(own) {
+		u.reference(nil, a, own)
+		for k := range u.moments() {
+			if c.factor != 0 {
+				repack(k, &t[1+k], &own[1+k])
+			}
+		}
+		return
+	}
 	for r := range p.Rows {
 		for col := range p.Cols {
 			if c.factor != 0 {
@@ -149,6 +159,33 @@ func (u *update) reference(_ *Env, a *graph.Attr, t []Tensor) {
 				setUpper(p16, r, col, p.At(r, col))
 			}
 		}
+	}
+}
+
+// unpackAll replaces packed moments by tensors of fp32, and reports whether there are some.
+func (u *update) unpackAll(t []Tensor) (some bool) {
+	for k := range u.moments() {
+		m := &t[1+k]
+		if m.DType != graph.U8 {
+			continue
+		}
+		some = true
+		own := NewTensor(graph.F32, t[0].Rows, t[0].Cols)
+		for r := range own.Rows {
+			momentMaps[k].unpack(own.row(r, 0, own.Cols), m.packed(r, 0, own.Cols))
+		}
+		*m = own
+	}
+	return some
+}
+
+// repack stores the k-th moment, if it is packed.
+func repack(k int, to, from *Tensor) {
+	if to.DType != graph.U8 {
+		return
+	}
+	for r := range from.Rows {
+		momentMaps[k].pack(to.packed(r, 0, from.Cols), from.row(r, 0, from.Cols))
 	}
 }
 
@@ -213,8 +250,13 @@ func (u *update) fast(e *Env, a *graph.Attr, t []Tensor) {
 		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(s[graph.ScalarChance], a.Param, k)
 	}
 	n := 1 + u.moments()
-	c.t[n], c.t[n+1], c.t[n+2] = *g, *p16, *rest // byElements iterates over the leading operands
-	c.inBuffers(n).byElements(n+3, updateBlock)
+	c.t[n], c.t[n+1], c.t[n+2] = *g, *p16, *rest  // byElements iterates over the leading operands
+	if c.inBuffers(n); c.t[1].DType == graph.U8 { // rows begin with blocks
+		c.chunk = buffered
+		c.blocks(c.t[0].Rows, c.t[0].Cols, 1, grain, updateBlock)
+		return
+	}
+	c.byElements(n+3, updateBlock)
 }
 
 // updateBlock updates a block of elements.
@@ -225,7 +267,12 @@ func updateBlock(c *call, w *worker, b block) {
 		var m [2][]float32
 		p := w.load(0, &c.t[0], r, b.C0, b.C1)
 		for k := range n - 1 {
-			m[k] = w.load(1+k, &c.t[1+k], r, b.C0, b.C1)
+			if t := &c.t[1+k]; t.DType == graph.U8 {
+				m[k] = w.tmp(1+k, b.C1-b.C0)
+				momentMaps[k].unpack(m[k], t.packed(r, b.C0, b.C1))
+			} else {
+				m[k] = w.load(1+k, t, r, b.C0, b.C1)
+			}
 		}
 		g := w.load(n, &c.t[n], r, b.C0, b.C1)
 		var copied []uint16
@@ -245,6 +292,11 @@ func updateBlock(c *call, w *worker, b block) {
 		stay(gone, p, m[:n-1], copied)
 		if low != nil {
 			w.v.Halve(c.t[0].row16(r, b.C0, b.C1), low, p)
+		}
+		for k := range m[:n-1] {
+			if t := &c.t[1+k]; t.DType == graph.U8 {
+				momentMaps[k].pack(t.packed(r, b.C0, b.C1), m[k])
+			}
 		}
 		first := uint32(c.a.First + r*c.t[0].Cols + b.C0)
 		for k := range n {

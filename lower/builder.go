@@ -55,32 +55,52 @@ func (b *builder) buffer(buf program.Buffer) int {
 // content ("p", "m", ...), each padded on disk. Without kinds the content does not
 // persist between steps.
 func (b *builder) chunkBuffer(name string, c int, p piece, tier device.Tier, class program.Class, dt graph.DType, kinds ...optimizer.Kind) store {
-	length, atoms := record(p, tier), b.st.atomsIn(c, p)
-	buf := program.Buffer{Name: name + ".c" + strconv.Itoa(c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
-	if records := max(len(kinds), 1); records*(len(atoms)-1) > 1 {
-		buf.Cuts = make([]int, 0, records*len(atoms))
+	ends := b.st.atomsIn(c, p)
+	atoms := make([]atom, len(ends)-1)
+	for i, e := range ends[:len(ends)-1] {
+		atoms[i] = atom{e - p.lo, e, p.kept}
+	}
+	buf := program.Buffer{Name: name + ".c" + strconv.Itoa(c), Tier: tier, Class: class, DType: dt, Rows: 1}
+	b.layRecords(&buf, c, atoms, p.len(), kinds)
+	return store{b.buffer(buf), -p.lo}
+}
+
+// atom is where an atom of a chunk begins: in a record, and in the chunk, or in what is kept of it.
+type atom struct {
+	at, element int
+	kept        bool
+}
+
+// layRecords lays out a buffer of records of n elements, one per kind of content or one without, and returns how many elements
+// each takes.
+func (b *builder) layRecords(buf *program.Buffer, c int, atoms []atom, n int, kinds []optimizer.Kind) (length int) {
+	length = record(n, buf.Tier, buf.DType)
+	records := max(len(kinds), 1)
+	buf.Cols = length * records
+	if records*len(atoms) > 1 {
+		buf.Cuts = make([]int, 0, records*(len(atoms)+1))
 	}
 	if len(kinds) > 0 {
-		buf.Init = make([]string, 0, len(kinds)*len(atoms))
+		buf.Init = make([]string, 0, len(kinds)*(len(atoms)+1))
 	}
-	for k := range max(len(kinds), 1) {
-		for i, e := range atoms[:len(atoms)-1] {
-			if at := k*length + e - p.lo; at > 0 {
+	for k := range records {
+		for _, a := range atoms {
+			if at := k*length + a.at; at > 0 {
 				buf.Cuts = append(buf.Cuts, at)
 			}
 			if len(kinds) > 0 {
-				buf.Init = append(buf.Init, kinds[k].String()+":"+b.st.elementName(c, atoms[i], p.kept))
+				buf.Init = append(buf.Init, kinds[k].String()+":"+b.st.elementName(c, a.element, a.kept))
 			}
 		}
-		if length > p.len() {
-			buf.Cuts = append(buf.Cuts, k*length+p.len())
+		if length > n {
+			buf.Cuts = append(buf.Cuts, k*length+n)
 			if len(kinds) > 0 {
 				buf.Init = append(buf.Init, "")
 			}
 		}
 	}
 	buf.Persistent = len(kinds) > 0
-	return store{b.buffer(buf), -p.lo}
+	return length
 }
 
 // stageBuffer allocates a buffer in another tier with the same layout as another.

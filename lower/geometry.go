@@ -55,6 +55,7 @@ type geometry struct {
 	chunkOf, offsetOf []int
 	keptAt            []int // likewise, among the chunk's elements that are stored
 	sameRun           []bool
+	moments           momentPlaces
 	shards, atoms     [][]int // per chunk: their ends in elements, starting with 0
 }
 
@@ -70,6 +71,7 @@ func newGeometry(g *graph.Graph, pl *plan.Plan) *geometry {
 			kept += geo.storedElems(i)
 		}
 	}
+	geo.moments = newMomentPlaces(g, pl, geo.offsetOf)
 	return geo
 }
 
@@ -198,6 +200,12 @@ func (geo *geometry) nearestBoundary(c, e int) int {
 	}
 	below := runs[i].lo + (e-runs[i].lo)/unit*unit
 	above := min(below+unit, runs[i].hi)
+	for splitsBlock(geo, c, below) {
+		below -= unit
+	}
+	for above < runs[i].hi && splitsBlock(geo, c, above) {
+		above = min(above+unit, runs[i].hi)
+	}
 	if e-below < above-e {
 		return below
 	}
@@ -267,11 +275,14 @@ func (geo *geometry) splitByRun(c int, p piece) (list []part) {
 	return list
 }
 
-// record returns the stored length of a piece in elements, padded on disk.
-func record(p piece, tier device.Tier) int {
-	n := p.len()
+// record returns the stored length of n elements, padded on disk.
+func record(n int, tier device.Tier, dt graph.DType) int {
 	if tier == device.DiskTier {
-		n = (n + plan.PadElems - 1) / plan.PadElems * plan.PadElems
+		pad := plan.PadElems
+		if dt == graph.U8 {
+			pad *= int(graph.F32.Size())
+		}
+		n = (n + pad - 1) / pad * pad
 	}
 	return n
 }
@@ -312,11 +323,12 @@ func (geo *geometry) paramOf(s store, a operand) program.Region {
 }
 
 // mergedParts lists a piece's parts, merging neighbours that are updated alike unless their elements are numbered for
-// stochastic rounding: vectors have so few elements that a GPU takes longer to launch their updates than to run them.
+// stochastic rounding, or in blocks of their own: vectors have so few elements that a GPU takes longer to launch their updates than to run them.
 func (geo *geometry) mergedParts(c int, p piece) (list []part) {
 	_, moments := geo.pl.State.Types()
 	for _, q := range geo.splitByParam(c, p) {
-		if n := len(list); n > 0 && moments != graph.BF16 && !geo.indivisible(c) && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && geo.updatedAlike(list[n-1].param, q.param) {
+		packed := geo.moments.packed(q.param) || len(list) > 0 && geo.moments.packed(list[len(list)-1].param)
+		if n := len(list); n > 0 && moments != graph.BF16 && !packed && !geo.indivisible(c) && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && geo.updatedAlike(list[n-1].param, q.param) {
 			list[n-1].hi = q.hi
 			continue
 		}

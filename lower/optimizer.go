@@ -208,7 +208,7 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 		args := make([]program.Region, 0, rule.WorkAt()+1)
 		args = append(args, of(&home.master))
 		for k := range rule.Moments {
-			args = append(args, of(&home.moments[k]))
+			args = append(args, st.momentOf(&home, k, q))
 		}
 		args = append(args, of(&grad), clip, up.b.p.BufferRegion(t.scalars[tier]), of(work16))
 		if home.rest.buf >= 0 || room >= 0 {

@@ -62,7 +62,7 @@ func newStaging(up *updater, order []int) *staging {
 func (up *updater) distant(c int) (list []trip) {
 	h := &up.weights[c]
 	seen := -1
-	for _, t := range []trip{{[]int{h.moments[0].buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{up.grads[c].buf}, false}} {
+	for _, t := range []trip{{[]int{h.moments[0].buf}, true}, {[]int{h.small[0].buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{up.grads[c].buf}, false}} {
 		if b := t.stops[0]; b >= 0 && b != seen && up.b.p.Buffers[b].Tier > up.st.updatedOn(c) {
 			list, seen = append(list, t), b // a master may be a record of the moments' buffer
 		}
@@ -99,6 +99,7 @@ func (s *staging) arrived(c int) (weightHome, store) {
 		}
 		for k := range s.up.st.pl.Rule(s.up.st.g, c).Moments {
 			arrive(&home.moments[k])
+			arrive(&home.small[k])
 		}
 		arrive(&home.master)
 		arrive(&home.rest)

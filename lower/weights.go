@@ -22,9 +22,9 @@ type weightHome struct {
 	master store // what is updated, or its upper halves; work itself where possible
 	rest   store // lower halves, if work is bf16 and updated in fp32; else no buffer
 	// moments are records of one buffer, as many as the optimizer has; on disk a master of their type may be another
-	// record behind them.
-	moments [optimizer.MostMoments]store
-	mask    store // of a compact chunk, in words, where its weights are; else no buffer
+	// record behind them. Where they are in 8 bits, small are those of small parameters, see moments.go.
+	moments, small [optimizer.MostMoments]store
+	mask           store // of a compact chunk, in words, where its weights are; else no buffer
 }
 
 // homeWeights gives every chunk its homes, and brings chunks that are not entirely on the
@@ -51,6 +51,9 @@ func homeWeights(b *builder, units []unit, args []operand) ([]weightHome, error)
 // chunkOfArg returns the chunk of an operand that is a parameter or its gradient.
 func (st *step) chunkOfArg(a operand) int { return st.chunkOf[st.g.Values[a.ref().value].Param] }
 
+// noMoments have no buffers.
+var noMoments = [optimizer.MostMoments]store{{-1, 0}, {-1, 0}}
+
 // homeOf allocates the buffers of a chunk and records what lives in them between steps.
 func homeOf(b *builder, c int) weightHome {
 	st := b.st
@@ -63,7 +66,7 @@ func homeOf(b *builder, c int) weightHome {
 		kind = optimizer.HalfWeights
 	}
 	weights, state := st.homed(c, "weights"), st.homed(c, "state")
-	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: [...]store{{-1, 0}, {-1, 0}}, mask: store{-1, 0}} // a small chunk may have no shard here in a large group
+	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: noMoments, small: noMoments, mask: store{-1, 0}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
 		h.work = b.chunkBuffer(kind.String(), c, weights, ch.Weights, st.weightClass(c), dtype, kind)
 	}
@@ -93,20 +96,29 @@ func homeOf(b *builder, c int) weightHome {
 	default:
 		h.master = b.chunkBuffer("master", c, state, min(ch.State, device.HostTier), program.ClassWeights, master, optimizer.Weights)
 	}
-	n := record(state, ch.State)
-	kept := store{-1, 0}
-	if len(records) > 0 {
-		kept = b.chunkBuffer("state", c, state, ch.State, program.ClassState, moments, records...)
-	}
-	for k := range rule.Moments {
-		h.moments[k] = store{kept.buf, kept.at + k*n}
-	}
-	if len(records) > len(rule.Moments) {
-		h.master = store{kept.buf, kept.at + len(rule.Moments)*n}
+	switch n := record(state.len(), ch.State, moments); {
+	case len(records) == 0:
+	case moments == graph.U8:
+		h.moments, h.small = b.homePacked(c, state, true, records), b.homePacked(c, state, false, records)
+	default:
+		kept := b.chunkBuffer("state", c, state, ch.State, program.ClassState, moments, records...)
+		for k := range rule.Moments {
+			h.moments[k] = store{kept.buf, kept.at + k*n}
+		}
+		if len(records) > len(rule.Moments) {
+			h.master = store{kept.buf, kept.at + len(rule.Moments)*n}
+		}
 	}
 	b.recordHomes(c, state, optimizer.Weights, h.master, false)
 	for k, moment := range rule.Moments {
-		b.recordHomes(c, state, moment, h.moments[k], false)
+		if moments != graph.U8 {
+			b.recordHomes(c, state, moment, h.moments[k], false)
+			continue
+		}
+		for _, q := range st.splitByParam(c, state) {
+			at, _ := st.moments.rangeOf(q)
+			b.p.Homes = append(b.p.Homes, program.Home{Param: q.param, Kind: moment, At: at - st.moments.at[q.param], Region: st.moment(&h, k, q)})
+		}
 	}
 	if h.work != h.master || weights != state {
 		b.recordHomes(c, weights, kind, h.work, true)

@@ -11,12 +11,14 @@ import (
 
 // StateFormat is how the optimizer's state is stored. Apart from the precision, this is the only
 // part of a plan that changes results: bf16 values are rounded stochastically after
-// every step (see graph.Chance), with the fp32 result as the mean. Plans and checkpoints leave FP32State out.
+// every step (see graph.Chance), with the fp32 result as the mean, and packed moments to the nearest value of a block
+// (see graph.MomentBlock). Plans and checkpoints leave FP32State out.
 //
 // With two moments, as AdamW has, the formats take per element:
 //
 //	fp32          weights and moments in fp32: 12 bytes, including the weights that operators read
 //	bf16_moments  weights in fp32, moments in bf16: 8
+//	8bit_moments  weights in fp32, moments in 8 bits and a scale for each block, but those of small parameters: 6
 //	bf16          everything in bf16: 6; operators read the same weights
 type StateFormat uint8
 
@@ -24,6 +26,7 @@ type StateFormat uint8
 const (
 	FP32State StateFormat = iota
 	BF16Moments
+	PackedMoments
 	BF16State
 )
 
@@ -31,7 +34,8 @@ const (
 var states = [...]struct {
 	name            string
 	master, moments graph.DType
-}{FP32State: {"fp32", graph.F32, graph.F32}, BF16Moments: {"bf16_moments", graph.F32, graph.BF16}, BF16State: {"bf16", graph.BF16, graph.BF16}}
+}{FP32State: {"fp32", graph.F32, graph.F32}, BF16Moments: {"bf16_moments", graph.F32, graph.BF16},
+	PackedMoments: {"8bit_moments", graph.F32, graph.U8}, BF16State: {"bf16", graph.BF16, graph.BF16}}
 
 // StateFormats returns all formats, from most memory to least.
 func StateFormats() (list []StateFormat) {
@@ -60,7 +64,8 @@ func (f *StateFormat) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Types returns the element types in which the master weights and the moments are stored.
+// Types returns the element types in which the master weights and the moments are stored; of type U8 are those of parameters of
+// graph.PackedLeast elements, and the others' are in fp32.
 func (f StateFormat) Types() (master, moments graph.DType) {
 	return states[f].master, states[f].moments
 }
@@ -73,7 +78,7 @@ func (f StateFormat) TypesFor(weights graph.DType) (master, moments graph.DType)
 	return f.Types()
 }
 
-// StateBytes returns the bytes per element of an optimizer's moments, plus those of the rest of the
+// StateBytes returns the bytes per element of an optimizer's moments, but for the scales of those in 8 bits, plus those of the rest of the
 // weight if operators read it in the given, narrower type. Where they read a copy on a
 // tier other than that of the update, the whole weight is stored, twice as much as that rest.
 func StateBytes(o optimizer.Optimizer, state StateFormat, weights graph.DType) int64 {

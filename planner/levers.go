@@ -18,7 +18,7 @@ import (
 // waits for copies.
 //
 //	economies      each added to those before it: bf16, state in bf16, no clipping
-//	alternatives   each by itself: adapters, adapters on 4 bits, half the length, twice the batch
+//	alternatives   each by itself: moments in bf16 or 8 bits, adapters, adapters on 4 bits, half the length, twice the batch
 //
 // Each is judged by a bound of its memory and then by a sketch (search.Request.Sketch), so the run with these keys takes
 // at most as long as is said.
@@ -84,6 +84,10 @@ func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
 		list = append(list, lever{name: "moments in bf16", set: "optimizer_state=" + plan.BF16Moments.String(), price: "moments rounded to bf16, stochastically",
 			with: func(s *job.Spec) *job.Spec { return s.WithState(plan.BF16Moments) }})
 	}
+	if mayPack(s, state) {
+		list = append(list, lever{name: "moments in 8 bits", set: "optimizer_state=" + plan.PackedMoments.String(), price: "moments rounded to 8 bits, with a scale per block",
+			with: func(s *job.Spec) *job.Spec { return s.WithState(plan.PackedMoments) }})
+	}
 	if !adapters.idle(s) {
 		list = append(list, adapters, adapters.and(fourBits))
 	} else if !fourBits.idle(s) {
@@ -94,6 +98,12 @@ func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
 			with: func(s *job.Spec) *job.Spec { return s.WithSequence(n) }})
 	}
 	return list
+}
+
+// mayPack reports whether a run with moments in this format may have them in 8 bits.
+func mayPack(s *job.Spec, state plan.StateFormat) bool {
+	r := s.Optimizer.Rule()
+	return (state == plan.FP32State || state == plan.BF16Moments) && r.Elementwise && len(r.Moments) > 0 && s.Tensor <= 1 && s.DelinkAt == 0 && !s.Int8
 }
 
 // larger is twice the batch: what is sent once per step serves more tokens.

@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -56,6 +57,14 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 	return g, nil
 }
 
+// checkSlabs refuses matrices that ranks cannot share.
+func checkSlabs(spec *job.Spec, m *model.Model) error {
+	if state, settled := spec.State(); spec.Tensor > 1 && settled && state == plan.PackedMoments {
+		return fmt.Errorf("blocks of optimizer_state %s would be other blocks in a part of a matrix; hint: use bf16_moments, or leave plan.tensor out", state)
+	}
+	return graph.CheckSlabs(m, spec.Tensor)
+}
+
 // checkShare refuses sequences that ranks cannot share as plan.sequence asks, and matrices as plan.tensor does.
 func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
 	ranks := max(spec.Ranks, 1)
@@ -65,7 +74,7 @@ func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
 		check             func() error
 	}{
 		{"plan.sequence", "a sequence", "other ranks share other sequences", spec.Plan.Sequence, spec.Share, func() error { return graph.CheckParts(m, spec.SequenceLength, spec.Share, docs) }},
-		{"plan.tensor", "matrices", "other ranks have other sequences", spec.Plan.Tensor, spec.Tensor, func() error { return graph.CheckSlabs(m, spec.Tensor) }},
+		{"plan.tensor", "matrices", "other ranks have other sequences", spec.Plan.Tensor, spec.Tensor, func() error { return checkSlabs(spec, m) }},
 	} {
 		switch {
 		case spec.Given(d.key) && d.given < 1:

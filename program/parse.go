@@ -331,7 +331,7 @@ func parseClass(s string) (Class, error) {
 }
 
 func dtypeNamed(s string) (graph.DType, error) {
-	for d := graph.F32; d < graph.NumDTypes; d++ {
+	for d := range graph.NumDTypes {
 		if d.String() == s {
 			return d, nil
 		}

@@ -88,7 +88,10 @@ func (p prices) updateCall(stream device.Stream, t device.Tier, n int) *device.C
 		c.Attr.Unit = 1 // whatever it is, the time is the same
 	}
 	for k := range rule.Moments {
-		c.Args[1+k] = operand(moments)
+		if c.Args[1+k] = operand(moments); moments == graph.U8 {
+			c.Args[1+k].Cols = graph.PackedMoments(n)
+			c.Args[1+k].Stride = c.Args[1+k].Cols
+		}
 	}
 	if master != dtype {
 		c.Args = append(c.Args, operand(graph.U16))

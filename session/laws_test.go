@@ -118,6 +118,10 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind op
 	if !InParts(f.graph, i) || q.Frozen {
 		return
 	}
+	if MomentOf(s, i, kind).Packed() {
+		f.bytesPartly(t, s, i, kind, whole)
+		return
+	}
 	check(t, s.ReadPart(i, kind, first, part))
 	if !slices.Equal(part, whole[first:][:len(part)]) {
 		t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)

@@ -109,6 +109,9 @@ func (v *Savers) Begin(ctx context.Context, bytes int64) error {
 	kinds := append(v.session.moments(), optimizer.Weights)
 	for i, p := range v.session.Graph.Params {
 		for _, kind := range kinds {
+			if MomentOf(v.session, i, kind).Packed() { // this process writes them
+				continue
+			}
 			for s := (device.StateRange{Param: i, Kind: kind, As: graph.F32, N: int(p.Elems())}); s.N > 0; {
 				part := s
 				rank, alone := v.holder(&part)

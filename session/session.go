@@ -24,6 +24,7 @@
 //
 //	session.go  Session: opening, stepping, state by parameter
 //	prove.go    what is checked before programs run
+//	moments.go  moments in 8 bits
 //	init.go     initial parameters
 //	settle.go   updates that a step leaves for the next one
 //	pairs.go    additional inputs and outputs of steps on pairs
@@ -412,9 +413,9 @@ func (s *Session) Read(param int, kind optimizer.Kind, dst []float32) error {
 }
 
 // ReadPart is Read for the elements from index first on, as many as dst holds. Parameters that files order differently, that
-// are in 4 bits or that ranks share can only be read whole.
+// are in 4 bits or that ranks share, and moments in 8 bits, can only be read whole.
 func (s *Session) ReadPart(param int, kind optimizer.Kind, first int, dst []float32) error {
-	if err := s.partly(param, first, len(dst)); err != nil {
+	if err := s.partly(param, kind, first, len(dst)); err != nil {
 		return err
 	}
 	return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, first, dst) })
@@ -422,15 +423,15 @@ func (s *Session) ReadPart(param int, kind optimizer.Kind, first int, dst []floa
 
 // ReadHalves is ReadPart for state that is stored in bf16, without conversion: dst has two bytes per element.
 func (s *Session) ReadHalves(param int, kind optimizer.Kind, first int, dst []byte) error {
-	if err := s.partly(param, first, len(dst)/2); err != nil {
+	if err := s.partly(param, kind, first, len(dst)/2); err != nil {
 		return err
 	}
 	return s.each(func(e *exec.Engine) error { return e.ReadBytes(param, kind, graph.BF16, first, dst) })
 }
 
 // partly prepares for reading n elements of a parameter by themselves, or refuses it.
-func (s *Session) partly(param, first, n int) error {
-	if p := &s.Graph.Params[param]; !InParts(s.Graph, param) || first < 0 || int64(first+n) > p.Elems() {
+func (s *Session) partly(param int, kind optimizer.Kind, first, n int) error {
+	if p := &s.Graph.Params[param]; !InParts(s.Graph, param) || MomentOf(s, param, kind).Packed() || first < 0 || int64(first+n) > p.Elems() {
 		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read or written by themselves", first, first+n, p.Name, p.Elems())
 	}
 	return s.Settle(context.Background())
@@ -460,6 +461,8 @@ func (s *Session) readHeld(param int, kind optimizer.Kind, dst []float32, slab i
 		err := s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
 		graph.JoinState(dst, held)
 		return err
+	case MomentOf(s, param, kind).Packed():
+		return MomentOf(s, param, kind).readNumbers(dst)
 	case !p.NF4 && (p.Unit == 0 || kind != optimizer.Weights):
 		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
 	}
@@ -514,7 +517,9 @@ func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, slab 
 		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, held) })
 	case p.Unit > 0 && kind == optimizer.Weights:
 		packed := kernel.PackInt8(src, p.Unit)
-		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
+		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteBytes(param, kind, 0, packed) })
+	case MomentOf(s, param, kind).Packed():
+		return MomentOf(s, param, kind).writeNumbers(src)
 	case !p.NF4:
 		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, src) })
 	case kind != optimizer.Weights:
@@ -522,12 +527,12 @@ func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, slab 
 	}
 	_, cols := s.Graph.Held(param)
 	packed := kernel.PackNF4(src, cols)
-	return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
+	return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteBytes(param, kind, 0, packed) })
 }
 
 // WritePart is Write for the elements from index first on, as many as src has, of parameters of which ReadPart reads parts.
 func (s *Session) WritePart(param int, kind optimizer.Kind, first int, src []float32) error {
-	if err := s.partly(param, first, len(src)); err != nil {
+	if err := s.partly(param, kind, first, len(src)); err != nil {
 		return err
 	}
 	return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, first, src) })

@@ -219,6 +219,12 @@ func TestKillCompact(t *testing.T) {
 	killed(t, testkit.Count(2, 4, 20), " keep_mask=true model="+from, "")
 }
 
+// TestKillPacked: so does a run whose moments are in 8 bits.
+func TestKillPacked(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	killed(t, testkit.Count(1, 2, 4), " optimizer_state=8bit_moments", "")
+}
+
 // TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
 // with a validation corpus.
 func TestKillMixture(t *testing.T) {

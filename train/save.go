@@ -201,6 +201,12 @@ func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) b
 				if set == nil {
 					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
 				}
+				if done, err := loadPacked(t, set, i, kind); err != nil || done {
+					if err != nil {
+						return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
+					}
+					continue
+				}
 				from.Read = func(first int, dst []float32) error { return folder.ReadParam(set, p, first, dst) }
 				from.Places = func(first, n int) []safetensors.Place { return folder.Places(set, p, first, n) }
 			}

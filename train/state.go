@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// A checkpoint stores weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
+// A checkpoint stores weights and moments as the run holds them, in fp32, bf16 or 8 bits (optimizer_state), so it takes 12, 8 or 6
 // bytes per trained parameter. Frozen weights, which operators may read rounded, are copied from the run's source of them.
 
 // weights is the source of the initial parameters, which can be read again during
@@ -125,6 +125,10 @@ func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 			continue
 		}
 		for _, q := range model.CopiesOf(t.Setup.Graph.Model, p) {
+			if session.MomentOf(t.Session, i, kind).Packed() {
+				list = append(list, r.packed(i, q))
+				continue
+			}
 			parts := q.Tensors()
 			if kind == optimizer.Weights {
 				parts = t.Setup.Graph.Model.PEFT().Stored(q)

@@ -359,12 +359,41 @@ func checkShapes(p *program.Program, ly *layout, i int) error {
 	}
 	if in.Op.Info().Alike {
 		for j, r := range in.Args {
-			if oneRow := in.Op.Info().Args[j].Shape.Rows.Letter == 0; !oneRow && !r.Absent() && !cutAlike(p, r, p, in.Args[0]) {
+			if oneRow := in.Op.Info().Args[j].Shape.Rows.Letter == 0; !oneRow && !r.Absent() && !correspond(p, r, in.Args[0]) {
 				return operandFault(p, i, j, "cut both buffers at the same places", "is cut at other places than operand %s", in.Op.Info().Args[0].Name)
 			}
 		}
 	}
 	return nil
+}
+
+// correspond reports whether an operand's atoms are those of the first. Packed moments, of one row, are cut as weights are, where
+// blocks begin.
+func correspond(p *program.Program, r, first program.Region) bool {
+	b, c := &p.Buffers[r.Buf], &p.Buffers[first.Buf]
+	if b.DType != graph.U8 || c.DType == graph.U8 {
+		return cutAlike(p, r, p, first)
+	}
+	if b.RowUnit > 0 || c.RowUnit > 0 || first.Rows != 1 {
+		return false
+	}
+	x, y := cutsIn(b, r.Off, r.Cols), cutsIn(c, first.Off, first.Cols)
+	if len(x) != len(y) {
+		return false
+	}
+	for i := range x {
+		if e := y[i] - first.Off; e%graph.MomentBlock != 0 || x[i]-r.Off != graph.PackedMoments(e) {
+			return false
+		}
+	}
+	return true
+}
+
+// cutsIn lists the cuts of a buffer strictly within so many elements from one on.
+func cutsIn(b *program.Buffer, at, width int) []int {
+	lo, _ := slices.BinarySearch(b.Cuts, at+1)
+	hi, _ := slices.BinarySearch(b.Cuts, at+width)
+	return b.Cuts[lo:hi]
 }
 
 // dimOf returns a region's type and extents.
@@ -388,12 +417,7 @@ func cutAlike(p *program.Program, r program.Region, q *program.Program, s progra
 	} else {
 		width *= r.Rows
 	}
-	inner := func(b *program.Buffer, at int) []int {
-		lo, _ := slices.BinarySearch(b.Cuts, at+1)
-		hi, _ := slices.BinarySearch(b.Cuts, at+width)
-		return b.Cuts[lo:hi]
-	}
-	x, y := inner(b, at), inner(c, to)
+	x, y := cutsIn(b, at, width), cutsIn(c, to, width)
 	if len(x) != len(y) {
 		return false
 	}

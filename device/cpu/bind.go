@@ -45,6 +45,8 @@ func tensorOf(arena []byte, o device.Operand) kernel.Tensor {
 		t.BF16 = unsafe.Slice((*uint16)(p), n)
 	case graph.I32:
 		t.I32 = unsafe.Slice((*int32)(p), n)
+	case graph.U8:
+		t.U8 = bytes
 	case graph.F64:
 		t.F64 = unsafe.Slice((*float64)(p), n)
 	case graph.I8:

@@ -129,7 +129,7 @@ func (g *guess) value(e graph.Extent) int {
 func (g *guess) call(op graph.Op, arena int64) device.Call {
 	g.attributes(op)
 	kind, types := g.IntN(3), map[string][]graph.DType{"f": {graph.F32, graph.BF16}, "s": {graph.F32}, "r": {graph.F32, graph.F64},
-		"h": {graph.BF16}, "q": {graph.F32, graph.BF16, graph.I8}, "i": {graph.I32}, "d": {graph.F64}, "u": {graph.U16}, "*": {graph.F32}}
+		"h": {graph.BF16}, "q": {graph.F32, graph.BF16, graph.I8}, "m": {graph.F32, graph.BF16, graph.U8}, "i": {graph.I32}, "d": {graph.F64}, "u": {graph.U16}, "*": {graph.F32}}
 	c := device.Call{Op: op, Stream: device.Compute, Attr: g.attr}
 	at := int64(0)
 	for _, s := range op.Info().Args {
@@ -151,6 +151,9 @@ func (g *guess) call(op graph.Op, arena int64) device.Call {
 		}
 		if op == graph.AttentionAt && s.Name == "kv" {
 			cols = graph.CacheCols(max(cols, 0), g.attr.CacheBits, o.DType)
+		}
+		if o.DType == graph.U8 {
+			cols = graph.PackedMoments(max(cols, 0))
 		}
 		o.Cols = cols
 		o.Stride, o.Addr = cols+g.of(0, 0, 3), (at+63)/64*64

@@ -383,14 +383,24 @@ func update(b *builder) error {
 			operands[i] = b.op(i)
 		}
 	}
-	return b.elements(kernels.Unit{File: rule.Name}, func(a *args) {
+	unit, set := kernels.Unit{File: rule.Name}, func(a *args) {
 		a.f = [8]float32{float32(at.Beta1), float32(1 - at.Beta1), float32(at.Beta2), float32(1 - at.Beta2), float32(at.Eps)}
 		a.d[0] = at.Decay
 		a.n = [8]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First)), int32(bit(at.Masked))}
 		for _, i := range []int{rule.ClipAt(), rule.ScalarsAt()} {
 			a.t[i] = b.mat(b.op(i))
 		}
-	}, operands...)
+	}
+	if b.op(1).DType != graph.U8 {
+		return b.elements(unit, set, operands...)
+	}
+	const each = 4 // blocks of moments per warp
+	o, a := operands[0], b.newArgs(operands...)
+	set(&a)
+	a.n[7] = each
+	unit.Defines = "PACKED=1 " + types(operands...) + "VEC=1"
+	n := int64(o.Rows) * blocks(int64(o.Cols), graph.MomentBlock)
+	return b.start(unit, unit.File, [3]int64{blocks(n, each*threads/32), 1, 1}, threads, 0, a)
 }
 
 // sumPiece returns the number of tokens per partial sum, at most most. Calls that split

@@ -106,6 +106,8 @@ func tensor(image []byte, o device.Operand) kernel.Tensor {
 		t.I32 = unsafe.Slice((*int32)(p), n)
 	case graph.F64:
 		t.F64 = unsafe.Slice((*float64)(p), n)
+	case graph.U8:
+		t.U8 = unsafe.Slice((*uint8)(p), n)
 	}
 	return t
 }
@@ -646,8 +648,12 @@ func (s *sample) update(rule *optimizer.Rule) {
 			p.Set(i*2/c, i*2%c, 0)
 		}
 	}
-	moments := []graph.DType{graph.F32, graph.BF16}[s.IntN(2)]
+	moments := []graph.DType{graph.F32, graph.BF16, graph.U8}[s.IntN(2+bit(rule.Elementwise))]
 	for _, kind := range rule.Moments {
+		if moments == graph.U8 {
+			s.packedMoments(n, c, kind == optimizer.SecondMoment)
+			continue
+		}
 		s.fill(moments, n, c, func() float64 {
 			if kind == optimizer.SecondMoment {
 				return 0.01 + math.Abs(s.NormFloat64())

@@ -4,6 +4,8 @@ package cuda
 
 import (
 	"bytes"
+	"math"
+
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel"
 )
@@ -77,4 +79,18 @@ func (s *sample) masked(compress bool) {
 	s.mat(1, from)
 	i := -1
 	s.fill(graph.I32, 1, len(mask), func() float64 { i++; return float64(mask[i]) })
+}
+
+// packedMoments makes an operand of moments in 8 bits.
+func (s *sample) packedMoments(rows, cols int, squares bool) {
+	o := s.place(graph.U8, rows, graph.PackedMoments(cols))
+	t, values := tensor(s.image, o), make([]float32, cols)
+	for r := range rows {
+		for c := range values {
+			if values[c] = float32(s.NormFloat64() * math.Pow(10, -4*s.Float64())); squares {
+				values[c] *= values[c]
+			}
+		}
+		copy(t.U8[r*t.Stride:], kernel.PackMoments(squares, values))
+	}
 }

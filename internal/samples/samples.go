@@ -97,7 +97,7 @@ func BuildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 func DrawOptimizer(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 	choices := append([]plan.StateFormat{plan.FP32State}, plan.StateFormats()...)
 	if g.DType != graph.BF16 {
-		choices = choices[:3]
+		choices = choices[:4] // nothing in bf16 but moments
 	}
 	for {
 		pl.Optimizer = optimizer.Optimizer(rng.IntN(int(optimizer.NumOptimizers)))
@@ -106,6 +106,9 @@ func DrawOptimizer(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 		}
 	}
 	pl.State = choices[rng.IntN(len(choices))]
+	if pl.State == plan.PackedMoments && (!pl.Optimizer.Rule().Elementwise || g.Shared() > 1 || g.Model.Int8) {
+		pl.State = plan.FP32State
+	}
 }
 
 // RandomPlan is a plan for the given number of sequences with everything else drawn.

@@ -51,7 +51,7 @@ var parts = map[string][]string{
 // partsOf lists the files between the prelude and a unit's own.
 func partsOf(file string) []string {
 	if _, err := optimizer.Named(file); err == nil {
-		return []string{"update.cuh"}
+		return []string{"update.cuh", "moments.cuh"}
 	}
 	return parts[file]
 }

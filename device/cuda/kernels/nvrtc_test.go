@@ -144,6 +144,10 @@ func variants() []Unit {
 				list = append(list, updateUnit(o.Rule(), types[0], types[1], types[2], types[3], v))
 			}
 		}
+		for _, types := range [][2]string{{"f32", "f32"}, {"bf16", "u16"}} {
+			packed := updateUnit(o.Rule(), types[0], "u8", "bf16", types[1], "1")
+			list = append(list, Unit{packed.File, "PACKED=1 " + packed.Defines})
+		}
 	}
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false PART_THREADS=512"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true PART_THREADS=512"}, Unit{"norm_all", ""})
 }

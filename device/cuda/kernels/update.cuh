@@ -7,6 +7,9 @@
 // A clip of 0 leaves them as they are. With rest, p has the upper halves of fp32 numbers and
 // rest the lower ones, see float16.Halves. Updating a vector takes less time than a warp takes to divide
 // doubles twice, so several vectors share that.
+#ifndef PACKED
+#define PACKED 0 // 1: moments are in 8 bits, see moments.cuh
+#endif
 typedef unsigned long long u64;
 
 static __device__ inline u64 mix(u64 x) {
@@ -73,6 +76,7 @@ static __device__ inline void keep(bf16* p, const float (&x)[VEC], unsigned firs
 // Step has the constants of a step: 1 - lr*decay, the rule's rate, 1/sqrt(1-beta2^t).
 struct Step { float keep, rate, root; };
 
+#if !PACKED
 // update is the kernel of a Rule whose gradient and lower halves have types TG and TL.
 template <class Rule, class TG, class TL> static __device__ inline void update(const Args& a) {
   constexpr int M = Rule::MOMENTS, G = M + 1, CLIP = M + 2, SCALARS = M + 3, P16 = M + 4, REST = M + 5;
@@ -123,3 +127,4 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
   if constexpr (M > 1) keep(at<T2>(a.t[2], r, c), m[M - 1], first, keys[2]);
   if (a.t[P16].p) halves(at<bf16>(a.t[P16], r, c), p, upper);
 }
+#endif

@@ -1,0 +1,169 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Moments in 8 bits, see graph.MomentBlock. The index of a number is how many middles, between values next to each other,
+// are less than it: so it is the nearest value's. It is found without a search, and without a branch, which would be
+// predicted wrong for half of all numbers:
+//
+//	upper 16 bits of the number  ->  index that the least number with these bits has  ->  +1 if above the next middle
+//
+// since no two middles agree in these bits.
+
+// momentMap is a set of 256 values in ascending order.
+type momentMap struct {
+	values [256]float32
+	first  [1 << 16]uint8
+	keys   [256]int32 // of the middles, each between the value of its index and the next one; the last is that of +Inf
+}
+
+// momentMaps are the values of an optimizer's moments, by number: the first has signs, and the second is a mean of squares.
+var momentMaps = [2]*momentMap{newMomentMap(true), newMomentMap(false)}
+
+// keyOf returns a number that is in the order of floats.
+func keyOf(bits uint32) int32 { return int32(bits) ^ int32(bits)>>31&0x7fffffff }
+
+// momentValues returns the values of a map: 7 decimal places, of which each has twice as many values as the one below it,
+// the middles of equal parts of a tenth to 1; then 0 and 1.
+func momentValues(signed bool) []float32 {
+	list := []float32{0, 1}
+	scale := float32(1e-6)
+	for i := range 7 {
+		n := 1 << i
+		if !signed {
+			n *= 2
+		}
+		scale = float32(math.Pow10(i - 6))
+		for k := range n {
+			x := scale * ((tenthTo1(k, n) + tenthTo1(k+1, n)) / 2)
+			if list = append(list, x); signed {
+				list = append(list, -x)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// tenthTo1 divides the range from 0.1 to 1 into n parts and returns the k-th border, rounded as torch.linspace does.
+func tenthTo1(k, n int) float32 {
+	from, to := float32(0.1), float32(1)
+	step := (to - from) / float32(n)
+	if k < (n+1)/2 {
+		return float32(float64(from) + float64(step)*float64(k))
+	}
+	return float32(float64(to) - float64(step)*float64(n-k))
+}
+
+func newMomentMap(signed bool) *momentMap {
+	m := &momentMap{}
+	copy(m.values[:], momentValues(signed))
+	for i := range m.keys[:255] {
+		m.keys[i] = keyOf(math.Float32bits((m.values[i] + m.values[i+1]) / 2))
+	}
+	m.keys[255] = keyOf(math.Float32bits(float32(math.Inf(1))))
+	for upper := range m.first {
+		least := uint32(upper) << 16
+		if upper>>15 == 1 { // of two negative numbers the one with more bits is less
+			least |= 0xffff
+		}
+		i, _ := slices.BinarySearch(m.keys[:], keyOf(least))
+		m.first[upper] = uint8(min(i, 255))
+	}
+	return m
+}
+
+// index returns the index of a number between -1 and 1.
+func (m *momentMap) index(x float32) uint8 {
+	bits := math.Float32bits(x)
+	i := m.first[bits>>16]
+	return i + uint8(uint32(m.keys[i]-keyOf(bits))>>31)
+}
+
+// unpack sets x to the packed moments that begin in b with a block.
+func (m *momentMap) unpack(x []float32, b []uint8) {
+	for len(x) > 0 {
+		n := min(len(x), graph.MomentBlock)
+		scale := math.Float32frombits(binary.LittleEndian.Uint32(b))
+		codes, to := b[4:4+n], x[:n]
+		for i, code := range codes {
+			to[i] = m.values[code] * scale
+		}
+		x, b = x[n:], b[min(graph.MomentBytes, len(b)):]
+	}
+}
+
+// pack is the inverse of unpack, but for rounding. A block with a number that is not finite has such a scale, and one of
+// numbers that have no reciprocals becomes 0.
+func (m *momentMap) pack(b []uint8, x []float32) {
+	for len(x) > 0 {
+		n := min(len(x), graph.MomentBlock)
+		codes, from := b[4:4+n], x[:n]
+		largest := largestBits(from)
+		if largest < leastLargest {
+			largest = 0
+		}
+		binary.LittleEndian.PutUint32(b, largest)
+		by := float32(0)
+		if largest > 0 && largest < 0x7f800000 {
+			by = 1 / math.Float32frombits(largest)
+		}
+		for i, v := range from {
+			codes[i] = m.index(float32(v * by))
+		}
+		if by == 0 { // some may be no numbers
+			for i := range codes {
+				codes[i] = m.first[0]
+			}
+		}
+		for i := 4 + n; i < min(graph.MomentBytes, len(b)) && i < 4+(n+3)&^3; i++ {
+			b[i] = 0
+		}
+		x, b = x[n:], b[min(graph.MomentBytes, len(b)):]
+	}
+}
+
+// largestBits returns the bits of the largest magnitude; of a NaN, if there is one. Four maxima do not wait for each other.
+func largestBits(x []float32) uint32 {
+	const magnitude = 0x7fffffff
+	var a, b, c, d uint32
+	for ; len(x) >= 4; x = x[4:] {
+		a, b = max(a, math.Float32bits(x[0])&magnitude), max(b, math.Float32bits(x[1])&magnitude)
+		c, d = max(c, math.Float32bits(x[2])&magnitude), max(d, math.Float32bits(x[3])&magnitude)
+	}
+	for _, v := range x {
+		a = max(a, math.Float32bits(v)&magnitude)
+	}
+	return max(a, b, c, d)
+}
+
+// leastLargest has the bits of 2^-126, the least number whose reciprocal is sure to be finite.
+const leastLargest = 1 << 23
+
+// PackMoments packs a moment of a parameter: a mean of squares, or one of numbers with signs.
+func PackMoments(squares bool, x []float32) []uint8 {
+	b := make([]uint8, graph.PackedMoments(len(x)))
+	momentMapOf(squares).pack(b, x)
+	return b
+}
+
+func momentMapOf(squares bool) *momentMap {
+	if squares {
+		return momentMaps[1]
+	}
+	return momentMaps[0]
+}
+
+// UnpackMoments is the inverse of PackMoments.
+func UnpackMoments(squares bool, x []float32, b []uint8) { momentMapOf(squares).unpack(x, b) }
+
+// packed returns the packed moments of columns [lo, hi) of row r; lo is a multiple of graph.MomentBlock.
+func (t *Tensor) packed(r, lo, hi int) []uint8 {
+	return t.U8[r*t.Stride+graph.PackedMoments(lo):][:graph.PackedMoments(hi)-graph.PackedMoments(lo)]
+}

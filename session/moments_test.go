@@ -1,0 +1,101 @@
+package session
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// loadPacked loads a fixture whose matrices are large enough for moments in 8 bits. Queries, keys and values are one run, within
+// which a piece of the norm's sums ends in the midst of a block.
+func loadPacked(t *testing.T, folder string, d graph.DType, o optimizer.Optimizer) *fixture {
+	t.Helper()
+	f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
+	m := *f.graph.Model
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward = 1, 150, 5, 5, 30, 190
+	var err error
+	f.graph, err = graph.Build(&m, f.graph.Seq, d)
+	check(t, err)
+	f.weights, f.state, f.updates = nil, plan.PackedMoments, o
+	return f
+}
+
+// TestPackedPlans is law L1 for moments in 8 bits: under random plans, with state anywhere, divided updates and deferred ones,
+// every bit of weights and moments is that of the plain run; and Verify proves it beforehand. Ranks that divide them have the
+// same bits wherever they are.
+func TestPackedPlans(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 31))
+	type packedCase struct {
+		folder string
+		dtype  graph.DType
+		o      optimizer.Optimizer
+	}
+	for _, c := range testkit.Sample([]packedCase{
+		{"llama-tiny", graph.F32, optimizer.AdamW}, {"llama-tied", graph.BF16, optimizer.AdamW}, {"gpt2-tiny", graph.F32, optimizer.Lion},
+	}, 1, 2) {
+		f := loadPacked(t, c.folder, c.dtype, c.o)
+		_, want := f.train(t, f.plain(), 2)
+		for k := range testkit.Count(1, 2, 10) {
+			t.Run(fmt.Sprintf("%s/%v/%v/%d", c.folder, c.dtype, c.o, k), func(t *testing.T) {
+				pl := randomPlan(r, f)
+				_, got := f.train(t, pl, 2)
+				same(t, got, want)
+				f.prove(t, pl)
+			})
+		}
+		for _, shard := range testkit.Sample(plan.Shardings(), 1, 4) {
+			var first trace
+			for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
+				pl := f.plain()
+				f.amongRanks(r, pl, 2)
+				for i := range pl.Chunks {
+					pl.Chunks[i].Shard, pl.Chunks[i].State = shard, away
+				}
+				pl.Cache = pl.CacheNeeded(f.graph)
+				_, got := f.train(t, pl, 2)
+				if away == device.DeviceTier {
+					first = got
+				}
+				same(t, got, first)
+				f.prove(t, pl)
+			}
+		}
+	}
+}
+
+// bytesPartly checks that parts of a moment in 8 bits are read and written as bytes, that these stand for its numbers, and that there
+// are no numbers without them.
+func (f *fixture) bytesPartly(t *testing.T, s *Session, i int, kind optimizer.Kind, whole []float32) {
+	t.Helper()
+	m := MomentOf(s, i, kind)
+	name, n := f.graph.Params[i].Name, graph.PackedMoments(len(whole))
+	all, part := make([]byte, n), make([]byte, n/2)
+	check(t, m.Read(0, all))
+	check(t, m.Read(n/3, part))
+	if !bytes.Equal(part, all[n/3:][:len(part)]) {
+		t.Errorf("%s of %s: the bytes from %d on are others", kind, name, n/3)
+	}
+	check(t, m.Write(n/3, part))
+	again := make([]float32, len(whole))
+	kernel.UnpackMoments(kind == optimizer.SecondMoment, again, all)
+	if !slices.Equal(again, whole) {
+		t.Errorf("%s of %s: its bytes stand for other numbers", kind, name)
+	}
+	check(t, s.Read(i, kind, again))
+	if !slices.Equal(again, whole) {
+		t.Errorf("%s of %s: writing its bytes from %d on changes it", kind, name, n/3)
+	}
+	if s.ReadPart(i, kind, 0, again[:1]) == nil || m.Read(1, all) == nil {
+		t.Errorf("%s of %s: what is not there is read", kind, name)
+	}
+}
