@@ -20,6 +20,7 @@ func TestRows(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"memory":     {"config.yaml": "precision: bf16\n", metricsFile: metrics, roofFile: roof("60", "30")},  // 2 FLOP/B: 20 FLOP/s; 60 in 3 s are all of it
 		"arithmetic": {"config.yaml": "precision: bf16\n", metricsFile: metrics, roofFile: roof("150", "10")}, // 15 FLOP/B: 100 FLOP/s
+		"int8":       {"config.yaml": "precision: int8\n", metricsFile: metrics, roofFile: roof("1", "1")},    // computed in fp32: 1 FLOP/s
 		"older":      {"config.yaml": "precision: bf16\n", metricsFile: metrics},
 		"damaged":    {"config.yaml": "precision: bf16\n", metricsFile: metrics, roofFile: `{"machine":`},
 	} {
@@ -37,7 +38,7 @@ func TestRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]float64{"memory": 1, "arithmetic": 0.5, "older": 0, "damaged": 0}
+	want := map[string]float64{"memory": 1, "arithmetic": 0.5, "int8": 1. / 3, "older": 0, "damaged": 0}
 	rows := set.Rows()
 	if len(rows) != len(want) || rows[0].Run != "memory" || rows[1].Run != "arithmetic" {
 		t.Fatalf("%+v", rows)
