@@ -99,3 +99,54 @@ func (f *fixture) bytesPartly(t *testing.T, s *Session, i int, kind optimizer.Ki
 		t.Errorf("%s of %s: what is not there is read", kind, name)
 	}
 }
+
+// TestPackedBytes is L3 for moments in 8 bits: where they travel to be updated on the device, they are 260 bytes for each 256
+// elements of a parameter, a begun block's 4 and its elements in whole fours, of each moment; those of less than 4096 elements 4
+// bytes each; records on disk are whole sectors. All else is what travels with moments in fp32.
+func TestPackedBytes(t *testing.T) {
+	for _, at := range []device.Tier{device.HostTier, device.DiskTier} {
+		f := loadPacked(t, "llama-tiny", graph.F32, optimizer.AdamW)
+		run := func(state plan.StateFormat) trace {
+			pl := f.plain()
+			pl.State = state
+			for i := range pl.Chunks {
+				pl.Chunks[i].State, pl.Chunks[i].Update = at, plan.UpdateOnDevice
+			}
+			f.state = state
+			_, tr := f.train(t, pl, 1)
+			return tr
+		}
+		var less int64 // bytes per step and way
+		for _, c := range f.plain().Chunks {
+			var all, blocks, small int64
+			for i := c.First; i < c.Last; i++ {
+				switch n := f.graph.Params[i].Elems(); {
+				case n < 4096:
+					all, small = all+4*n, small+4*n
+				default:
+					all, blocks = all+4*n, blocks+n/256*260
+					if rest := n % 256; rest > 0 {
+						blocks += 4 + (rest+3)/4*4
+					}
+				}
+			}
+			if at == device.DiskTier {
+				whole := func(n int64) int64 { return (n + 4095) / 4096 * 4096 }
+				all, blocks, small = whole(all), whole(blocks), whole(small)
+			}
+			less += 2 * (all - blocks - small)
+		}
+		wide, packed := run(plan.FP32State).moved, run(plan.PackedMoments).moved
+		for from := range wide {
+			for to := range wide[from] {
+				want := wide[from][to]
+				if max(from, to) <= int(at) && (from-to == 1 || to-from == 1) {
+					want -= less
+				}
+				if packed[from][to] != want {
+					t.Errorf("state on %v: %v to %v moves %d bytes, want %d; in fp32 %d", at, device.Tier(from), device.Tier(to), packed[from][to], want, wide[from][to])
+				}
+			}
+		}
+	}
+}
