@@ -56,12 +56,12 @@ func compressLines(c *call, _ *worker, b block) {
 	}
 }
 
-func expandLines(c *call, _ *worker, b block) {
+func expandLines(c *call, w *worker, b block) {
 	y, x, mask := &c.t[graph.ExpandY], &c.t[graph.ExpandX], c.t[graph.ExpandMask].I32
 	if y.DType == graph.BF16 {
 		expanded(y.row16(0, 0, y.Cols), x.row16(0, 0, x.Cols), mask, b)
 	} else {
-		expanded(y.row(0, 0, y.Cols), x.row(0, 0, x.Cols), mask, b)
+		expandWhole(w, y.row(0, 0, y.Cols), x.row(0, 0, x.Cols), mask, b)
 	}
 }
 
@@ -82,6 +82,23 @@ func compressed[T float32 | uint16](y, x []T, mask []int32, b block) {
 	}
 	if b.C1 == len(x) {
 		clear(y[min(max(place, 0), len(y)):])
+	}
+}
+
+// expandWhole is expanded, for whole lines by instructions for that, if there are any.
+func expandWhole(w *worker, y, x []float32, mask []int32, b block) {
+	for lo := b.C0; lo < b.C1; lo += graph.MaskSpan {
+		hi := min(lo+graph.MaskSpan, b.C1)
+		words := mask[lo/graph.MaskSpan*graph.MaskLine:][:graph.MaskLine]
+		place, kept := int(words[0]), 0
+		for _, word := range words[1:] {
+			kept += bits.OnesCount32(uint32(word))
+		}
+		if w.v.Expand == nil || hi-lo < graph.MaskSpan || place < 0 || place+kept > len(x) {
+			expanded(y, x, mask, block{b.R0, b.R1, lo, hi})
+			continue
+		}
+		w.v.Expand(y[lo:hi], x[place:place+kept], words[1:])
 	}
 }
 

@@ -11178,6 +11178,36 @@ TEXT ·counts4AVX512(SB), NOSPLIT, $0-56
 	VZEROUPPER
 	RET
 
+// func expandWordsAVX512(y, x []float32, words []int32)
+TEXT ·expandWordsAVX512(SB), NOSPLIT, $0-72
+	MOVQ y_base+0(FP), DI
+	MOVQ x_base+24(FP), SI
+	MOVQ words_base+48(FP), DX
+	MOVQ words_len+56(FP), CX
+	TESTQ CX, CX
+	JLE done
+word:
+	MOVL (DX), AX
+	MOVWLZX AX, BX
+	SHRL $16, AX
+	KMOVW BX, K1
+	KMOVW AX, K2
+	POPCNTL BX, BX
+	POPCNTL AX, AX
+	VEXPANDPS.Z (SI), K1, Z0
+	LEAQ (SI)(BX*4), SI
+	VEXPANDPS.Z (SI), K2, Z1
+	LEAQ (SI)(AX*4), SI
+	VMOVUPS Z0, (DI)
+	VMOVUPS Z1, 64(DI)
+	ADDQ $4, DX
+	ADDQ $128, DI
+	SUBQ $1, CX
+	JNE word
+done:
+	VZEROUPPER
+	RET
+
 DATA constAVX512<>+0(SB)/4, $0x00000001
 DATA constAVX512<>+4(SB)/4, $0x00007fff
 DATA constAVX512<>+8(SB)/4, $0x00000022

@@ -13,7 +13,7 @@ func Sets() []*Set {
 	x := cpu.X86
 	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasBMI2 {
 		s := setAVX512()
-		s.NF4Half = nf4HalfAVX512
+		s.NF4Half, s.Expand = nf4HalfAVX512, expandWordsAVX512
 		list = append(list, s)
 	}
 	if x.HasAVX2 && x.HasFMA {

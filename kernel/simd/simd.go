@@ -72,6 +72,9 @@ type Set struct {
 	NF4 func(y []float32, indices []byte, scales []float32)
 	// NF4Half is NF4 to bf16, rounded as by Narrow; nil: there are no instructions that make it faster than both.
 	NF4Half func(y []uint16, indices []byte, scales []float32)
+	// Expand: the elements of y whose bits are set in words, lowest first, are those of x in turn, and the others 0. y has 32 elements a word,
+	// and x as many as bits are set. nil: there are no instructions that make it faster than a loop.
+	Expand func(y, x []float32, words []int32)
 	// Counts: y[i] = least + count i * step, of at most 64 counts of 8 or 4 bits; see graph.CacheGroup.
 	Counts func(y []float32, counts []byte, bits int, least, step float32)
 	// Draw: f32 to bf16 with stochastic rounding: to one of the two neighbours, with probabilities that make the

@@ -60,7 +60,7 @@ func both(a, b *Set, f func(name string, a, b reflect.Value)) {
 				walk(fmt.Sprintf("%s[%d]", name, i), a.Index(i), b.Index(i))
 			}
 		case reflect.Func:
-			if a.Type().NumIn() > 0 && !strings.HasSuffix(name, ".Transpose") && !strings.Contains(name, ".NF4") && !strings.HasSuffix(name, ".Counts") { // they have tests of their own
+			if a.Type().NumIn() > 0 && !strings.HasSuffix(name, ".Transpose") && !strings.Contains(name, ".NF4") && !strings.HasSuffix(name, ".Counts") && !strings.HasSuffix(name, ".Expand") { // they have tests of their own
 				f(name, a, b)
 			}
 		}

@@ -491,6 +491,9 @@ func counts8AVX512(y []float32, counts []byte, least, step float32)
 //go:noescape
 func counts4AVX512(y []float32, counts []byte, least, step float32)
 
+//go:noescape
+func expandWordsAVX512(y, x []float32, words []int32)
+
 func setAVX2() *Set {
 	var s Set
 	s.Name = "AVX2"

@@ -149,6 +149,38 @@ func nf4Half() (text, stub string) {
 	return b.String(), "\n//go:noescape\n" + signature
 }
 
+// expandWords prints the function that puts elements that the bits of words keep at their places, with AVX-512: an instruction takes as many
+// elements as a mask of 16 lanes has bits, and others become 0.
+func expandWords() (text, stub string) {
+	var b strings.Builder
+	const signature = "func expandWordsAVX512(y, x []float32, words []int32)\n"
+	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }
+	fmt.Fprintf(&b, "\n// %sTEXT ·expandWordsAVX512(SB), NOSPLIT, $0-72\n", signature)
+	op("MOVQ y_base+0(FP), DI")
+	op("MOVQ x_base+24(FP), SI")
+	op("MOVQ words_base+48(FP), DX")
+	op("MOVQ words_len+56(FP), CX")
+	b.WriteString("\tTESTQ CX, CX\n\tJLE done\nword:\n")
+	op("MOVL (DX), AX")
+	op("MOVWLZX AX, BX")
+	op("SHRL $16, AX")
+	op("KMOVW BX, K1")
+	op("KMOVW AX, K2")
+	op("POPCNTL BX, BX")
+	op("POPCNTL AX, AX")
+	op("VEXPANDPS.Z (SI), K1, Z0")
+	op("LEAQ (SI)(BX*4), SI")
+	op("VEXPANDPS.Z (SI), K2, Z1")
+	op("LEAQ (SI)(AX*4), SI")
+	op("VMOVUPS Z0, (DI)")
+	op("VMOVUPS Z1, 64(DI)")
+	op("ADDQ $4, DX")
+	op("ADDQ $128, DI")
+	op("SUBQ $1, CX")
+	b.WriteString("\tJNE word\ndone:\n\tVZEROUPPER\n\tRET\n")
+	return b.String(), "\n//go:noescape\n" + signature
+}
+
 // transpose prints dst[c*rows+r] = src[r*stride+c] for whole blocks of 8 x 8, in
 // AVX2, which is limited by memory on any machine.
 //

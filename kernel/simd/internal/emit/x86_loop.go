@@ -24,7 +24,8 @@ var avx512 = &machine{
 		text, stubs = nf4("AVX512", "Z", 64)
 		half, halfStub := nf4Half()
 		groups, groupStubs := counts("AVX512", "Z", 64)
-		return text + half + groups, stubs + halfStub + groupStubs
+		words, wordsStub := expandWords()
+		return text + half + groups + words, stubs + halfStub + groupStubs + wordsStub
 	},
 }
 
