@@ -387,7 +387,6 @@ func (c *Config) checkPacked(d *decoder) {
 		why, hint string
 	}{
 		{c.Optimizer == optimizer.Muon.String(), "muon updates whole matrices, and its moments are not kept in 8 bits", "use bf16_moments, or optimizer: adamw"},
-		{c.Precision == Int8, "moments in 8 bits are not built for weights in int8", "use bf16_moments, or another precision"},
 		{c.DelinkAt != 0, "moments in 8 bits cannot be divided among layers that get parameters of their own", "use bf16_moments, or leave delink_at out"},
 		{c.Plan.Tensor > 1, "blocks of moments in 8 bits would be other blocks in a part of a matrix", "use bf16_moments, or leave plan.tensor out"},
 	} {

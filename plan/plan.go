@@ -420,8 +420,8 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if master, _ := pl.State.Types(); master != graph.F32 && g.DType != master {
 		return fmt.Errorf("plan: optimizer_state %q stores weights in %v, but operators read them in %v; hint: use precision bf16 or another optimizer_state", pl.State, master, g.DType)
 	}
-	if pl.State == PackedMoments && (!pl.Optimizer.Rule().Elementwise || pl.Sharers() > 1 || g.Model.Int8) {
-		return fmt.Errorf("plan: optimizer_state %q is for parameters that are updated element by element, that no ranks share and that are not in int8; hint: use another optimizer_state", pl.State)
+	if pl.State == PackedMoments && (!pl.Optimizer.Rule().Elementwise || pl.Sharers() > 1) {
+		return fmt.Errorf("plan: optimizer_state %q is for parameters that are updated element by element and that no ranks share; hint: use another optimizer_state", pl.State)
 	}
 	for _, f := range []struct {
 		name   string
