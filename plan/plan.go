@@ -310,6 +310,10 @@ func Fingerprint(g *graph.Graph) string {
 	if m.Int8 {
 		frozen += " int8"
 	}
+	if len(m.Largest) > 0 { // from which units follow; printed in the order of names
+		units := sha256.Sum256(fmt.Append(nil, m.Largest))
+		frozen += fmt.Sprintf(" units %x", units[:4])
+	}
 	if m.CacheBits > 0 {
 		frozen += fmt.Sprintf(" caches in %d bits", m.CacheBits)
 	}
