@@ -18,16 +18,13 @@ import (
 
 // momentMap is a set of 256 values in ascending order.
 type momentMap struct {
-	values [256]float32
-	first  [1 << 16]uint8
-	keys   [256]int32 // of the middles, each between the value of its index and the next one; the last is that of +Inf
+	values  [256]float32
+	first   [1 << 16]uint8
+	middles [256]float32 // each between the value of its index and the next one; the last is +Inf
 }
 
 // momentMaps are the values of an optimizer's moments, by number: the first has signs, and the second is a mean of squares.
 var momentMaps = [2]*momentMap{newMomentMap(true), newMomentMap(false)}
-
-// keyOf returns a number that is in the order of floats.
-func keyOf(bits uint32) int32 { return int32(bits) ^ int32(bits)>>31&0x7fffffff }
 
 // momentValues returns the values of a map: 7 decimal places, of which each has twice as many values as the one below it,
 // the middles of equal parts of a tenth to 1; then 0 and 1.
@@ -64,16 +61,16 @@ func tenthTo1(k, n int) float32 {
 func newMomentMap(signed bool) *momentMap {
 	m := &momentMap{}
 	copy(m.values[:], momentValues(signed))
-	for i := range m.keys[:255] {
-		m.keys[i] = keyOf(math.Float32bits((m.values[i] + m.values[i+1]) / 2))
+	for i := range m.middles[:255] {
+		m.middles[i] = (m.values[i] + m.values[i+1]) / 2
 	}
-	m.keys[255] = keyOf(math.Float32bits(float32(math.Inf(1))))
+	m.middles[255] = float32(math.Inf(1))
 	for upper := range m.first {
 		least := uint32(upper) << 16
 		if upper>>15 == 1 { // of two negative numbers the one with more bits is less
 			least |= 0xffff
 		}
-		i, _ := slices.BinarySearch(m.keys[:], keyOf(least))
+		i, _ := slices.BinarySearch(m.middles[:], math.Float32frombits(least))
 		m.first[upper] = uint8(min(i, 255))
 	}
 	return m
@@ -81,9 +78,12 @@ func newMomentMap(signed bool) *momentMap {
 
 // index returns the index of a number between -1 and 1.
 func (m *momentMap) index(x float32) uint8 {
-	bits := math.Float32bits(x)
-	i := m.first[bits>>16]
-	return i + uint8(uint32(m.keys[i]-keyOf(bits))>>31)
+	i := m.first[math.Float32bits(x)>>16]
+	next := uint8(0)
+	if x > m.middles[i] { // becomes a flag, not a branch
+		next = 1
+	}
+	return i + next
 }
 
 // unpack sets x to the packed moments that begin in b with a block.
