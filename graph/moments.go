@@ -35,3 +35,17 @@ func PackedMoments(n int) int {
 	}
 	return bytes
 }
+
+// nearestFLOPs is how much arithmetic takes as long, on the CPU's cores, as finding the value nearest to an element: updates of
+// packed moments are not bound by memory.
+const nearestFLOPs = 200
+
+// packedFLOPs counts what packing the moments of an update takes.
+func packedFLOPs(_ *Attr, d []Dim) (sum int64) {
+	for _, x := range d[1:] {
+		if x.DType == U8 && !x.Absent() {
+			sum += nearestFLOPs * d[0].Elems()
+		}
+	}
+	return sum
+}

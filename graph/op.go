@@ -366,10 +366,10 @@ var table = [NumOps]Info{
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
 	// what it leaves out. See float16.Halves.
 	// With Attr.Masked elements whose p is 0 keep it, whatever g is, and their m and v become 0.
-	AdamW: {Name: "adamw", Args: args("p:q[R,C]:u m:m[R,C]:u v:m[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
+	AdamW: {Name: "adamw", Args: args("p:q[R,C]:u m:m[R,C]:u v:m[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, FLOPs: packedFLOPs, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
-	Lion: {Name: "lion", Args: args("p:q[R,C]:u m:m[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
+	Lion: {Name: "lion", Args: args("p:q[R,C]:u m:m[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, FLOPs: packedFLOPs, Rule: halved(LionP, LionP16, LionRest)},
 	// SGD: p moves by the learning rate against g, all else as in AdamW. It has no moments.
 	SGD: {Name: "sgd", Args: args("p:q[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(SGDP, SGDP16, SGDRest)},
 	// Muon (Jordan et al.), of a whole matrix, all else as in AdamW: m becomes Beta1*m + (1-Beta1)*g, X is Beta1*m + (1-Beta1)*g
