@@ -113,7 +113,7 @@ func tryPatterns(ctx context.Context, p *problem, found shortlist, base *Candida
 
 // behind is how far, as a ratio of times, a candidate may be behind the fastest without its recomputation for other
 // activation policies to be worth trying: they save that, and memory for other uses.
-const behind = 1.05
+const behind = 1.15
 
 // needless reports whether no other activation policy can make the candidate the fastest.
 func (r *refinement) needless(found shortlist) bool {

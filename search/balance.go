@@ -34,6 +34,13 @@ import (
 // effort allows.
 const mostKinds = 12
 
+// What a race bounds: mostStarts, how many have their updates divided, before which their times say little, and mostRacing,
+// how many then have their memory divided.
+const (
+	mostStarts = 24
+	mostRacing = 8
+)
+
 // divideMemory improves the fastest candidates, one of each kind.
 func divideMemory(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	return race(ctx, p, found, memoryField(p, found))
@@ -76,7 +83,10 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 		}
 		slices.SortStableFunc(going, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
 		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > raceMargin(round)*found[0].Seconds() })
-		field = slices.CompactFunc(field, func(a, b *balancing) bool { return a.best.sameAs(b.best) }) // they have met
+		if round > 0 { // memory has been divided
+			field = slices.CompactFunc(field, func(a, b *balancing) bool { return a.best.sameAs(b.best) }) // they have met
+		}
+		field = field[:min(len(field), mostRacing)]
 		of := map[kind]int{}
 		field = slices.DeleteFunc(field, func(b *balancing) bool {
 			of[b.best.kind()]++
@@ -88,7 +98,7 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 
 // raceMargin returns how far, as a ratio of times, a candidate may be behind the fastest after a round of a race to stay
 // in it: the smaller the steps, the less they can still gain, down to what layers that are cut gain.
-func raceMargin(round int) float64 { return 1 + max(0.16/float64(int(1)<<round), 0.06) }
+func raceMargin(round int) float64 { return 1 + max(0.2/float64(int(1)<<round), 0.06) }
 
 // raceOfKind returns how many candidates of a kind stay in a race after a round: they tend to the same plan.
 func raceOfKind(round int) int { return 3 }
@@ -98,7 +108,7 @@ func memoryField(p *problem, found shortlist) (field []*balancing) {
 	seen := map[start]bool{}
 	for _, c := range found {
 		k := c.start()
-		if seen[k] || len(field) >= mostKinds || p.hopeless(k.b, k.r, found) {
+		if seen[k] || len(field) >= mostStarts || p.hopeless(k.b, k.r, found) {
 			continue
 		}
 		seen[k] = true
@@ -160,16 +170,14 @@ type spend struct {
 	grads     bool
 }
 
-// divide divides memory, and the updates of chunks that are not on the device, by steps that become smaller from
+// divide divides first the updates of chunks that are not on the device, then memory, by steps that become smaller from
 // round to round, and reports whether there are smaller ones. In the last round layers are cut.
 func (b *balancing) divide(ctx context.Context, round int) (more bool, err error) {
 	if round == 0 {
-		if err := b.divideUpdates(ctx); err != nil {
-			return false, err
-		}
+		return true, b.divideUpdates(ctx)
 	}
 	const fewest = 2 // one may be a norm, too small to move by itself
-	step := max(len(b.best.Plan.Chunks)/4, fewest) >> round
+	step := max(len(b.best.Plan.Chunks)/4, fewest) >> (round - 1)
 	if step == 0 {
 		return false, b.divideParts(ctx)
 	}

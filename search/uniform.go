@@ -29,11 +29,11 @@ func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, e
 	}
 	found, err := searchUniform(ctx, p, found)
 	switch {
-	case err != nil || len(found) == 0 || found[0].choice.r.state == device.DeviceTier || p.req.Sketch:
+	case err != nil || len(found) == 0 || found[0].roomy() || p.req.Sketch:
 		return found, err
 	case p.req.Options.Clip > 0:
 		return deferWholeSteps(ctx, p, found)
-	case p.req.Pins.Update != "":
+	case p.req.Pins.Update != "" || found[0].choice.r.state == device.DeviceTier:
 		return found, nil
 	}
 	other := p.updatedBy(plan.UpdateOnDevice)

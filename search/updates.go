@@ -166,9 +166,10 @@ func (b *balancing) tuneUpdates(ctx context.Context) error {
 	return nil
 }
 
-// defers reports whether updates may be left to the next step: those that wait for the norm.
+// defers reports whether updates may be left to the next step, those that wait for the norm, and could gain by it: where
+// everything fits on the device, but not without recomputation, what then waits on the host makes room.
 func defers(p *problem, found shortlist) bool {
-	return p.req.Options.Clip > 0 && found[0].choice.r.state != device.DeviceTier
+	return p.req.Options.Clip > 0 && !found[0].roomy()
 }
 
 // deferUpdates defers the updates of the fastest candidate of each kind whose steps are whole, and redivides memory, for which
