@@ -1,8 +1,10 @@
 package train
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,6 +57,20 @@ func TestInt8(t *testing.T) {
 		if slices.Equal(tensor(t, dir+"/one/checkpoint-8", name), tensor(t, dir+"/tuned/checkpoint-6", name)) != frozen {
 			t.Errorf("%s: frozen is %v", name, frozen)
 		}
+	}
+	broken := filepath.Join(dir, "broken")
+	check(t, os.MkdirAll(broken, 0o755))
+	for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
+		text := read(t, dir+"/one/checkpoint-8", name)
+		if name == "model.safetensors" {
+			for i := 8 + int(binary.LittleEndian.Uint64(text)); i < len(text); i += 2 { // NaN in bf16, and in fp32 too
+				text[i], text[i+1] = 0xc0, 0x7f
+			}
+		}
+		check(t, os.WriteFile(filepath.Join(broken, name), text, 0o644))
+	}
+	if err := run("refused", 8, "precision=int8", "model="+broken); err == nil || !strings.Contains(err.Error(), "not finite") || !strings.Contains(err.Error(), "hint: ") {
+		t.Errorf("weights that are not finite: %v", err)
 	}
 	if err := run("one", 9, "precision=fp32"); err == nil || !strings.Contains(err.Error(), "int8 there and ") {
 		t.Errorf("resumed in fp32: %v", err)
