@@ -112,7 +112,7 @@ func TestCompactPlans(t *testing.T) {
 	}
 	for _, c := range testkit.Sample([]sort{
 		{"llama-tiny", graph.F32, optimizer.AdamW}, {"gpt2-tiny", graph.BF16, optimizer.Lion}, {"mixtral-tiny", graph.BF16, optimizer.AdamW},
-		{"neox-tiny", graph.F32, optimizer.Lion}, {"llama-tied", graph.BF16, optimizer.AdamW},
+		{"neox-tiny", graph.F32, optimizer.Lion}, {"llama-tied", graph.BF16, optimizer.AdamW}, {"llama-tiny", graph.BF16, optimizer.SGD},
 	}, 2, 3) {
 		f := loadMasked(t, c.folder, c.dtype, c.o)
 		f.knowKept(t)
