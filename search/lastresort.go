@@ -55,7 +55,7 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 	}
 	b := slices.Min(p.microBatches())
 	groups := p.groups(b)
-	if p.req.Options.Clip > 0 { // gradients wait for the norm all the same
+	if p.req.Options.Clip > 0 && !p.req.Compact { // gradients wait for the norm all the same, but complete ones may be compressed
 		groups = groups[:1]
 	}
 	exact := *p // what few of the micro-batches need is no answer here
