@@ -88,7 +88,11 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 		return nil, err
 	}
 	if s.Precision, s.Int8 = s.precision(); s.Int8 && machine.OnGPU(s.Machine()) {
-		return nil, s.Fault("precision", "int8 is trained by the CPU's operators alone; hint: set device: cpu, or use fp32 or bf16")
+		hint := "set device: cpu"
+		if c.Hardware.Name != "" {
+			hint = "leave out hardware.name"
+		}
+		return nil, s.Fault("precision", "int8 is trained by the CPU's operators alone; hint: "+hint+", or use fp32 or bf16")
 	} else if s.Precision == graph.F32 && c.OptimizerState == plan.BF16State.String() {
 		return nil, s.Fault("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
 	}
@@ -152,6 +156,9 @@ func (s *Spec) formats() []plan.StateFormat {
 	}
 	if s.Begun != nil { // what memory there is now does not decide it again: with another it would be another run
 		return []plan.StateFormat{s.Begun.OptimizerState}
+	}
+	if len(s.Optimizer.Moments()) == 0 {
+		return []plan.StateFormat{plan.FP32State}
 	}
 	return []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused by package config
 }

@@ -104,6 +104,13 @@ func TestBegunFormat(t *testing.T) {
 	}
 }
 
+// TestNoMoments: where the optimizer has no moments, no other format of them is tried.
+func TestNoMoments(t *testing.T) {
+	if s := settled(t, "optimizer=sgd"); !slices.Equal(s.OptimizerState, []plan.StateFormat{plan.FP32State}) {
+		t.Errorf("sgd: %v", s.OptimizerState)
+	}
+}
+
 // TestUnchanged: other jobs leave theirs as it is, and differ from it.
 func TestUnchanged(t *testing.T) {
 	s := settled(t)

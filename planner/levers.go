@@ -50,7 +50,9 @@ const usualRank = 16
 // adapters trains adapters instead of the model.
 var adapters = lever{"adapters", fmt.Sprintf("lora={rank: %d}", usualRank), "only adapters are trained",
 	func(s *job.Spec) *job.Spec { return s.WithAdapters(usualRank) },
-	func(s *job.Spec) bool { return s.LoRA.Rank > 0 || len(s.Freeze) > 0 || s.Model.Name == "" }}
+	func(s *job.Spec) bool {
+		return s.LoRA.Rank > 0 || len(s.Freeze) > 0 || s.Model.Name == "" || s.Int8 || s.KeepMask || s.TrainWithin > 0
+	}}
 
 // fourBits holds weights that are not trained in 4 bits.
 var fourBits = lever{"4-bit weights", "quantize=" + config.NF4, "weights that are not trained rounded to 4 bits",
@@ -80,7 +82,7 @@ func economise(s *job.Spec) (list []lever) {
 
 // alternatives lists other changes. state is the format of the state that is used, or was tried last.
 func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
-	if state == plan.FP32State {
+	if state == plan.FP32State && len(s.Optimizer.Moments()) > 0 {
 		list = append(list, lever{name: "moments in bf16", set: "optimizer_state=" + plan.BF16Moments.String(), price: "moments rounded to bf16, stochastically",
 			with: func(s *job.Spec) *job.Spec { return s.WithState(plan.BF16Moments) }})
 	}
@@ -103,7 +105,7 @@ func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
 // mayPack reports whether a run with moments in this format may have them in 8 bits.
 func mayPack(s *job.Spec, state plan.StateFormat) bool {
 	r := s.Optimizer.Rule()
-	return (state == plan.FP32State || state == plan.BF16Moments) && r.Elementwise && len(r.Moments) > 0 && s.Tensor <= 1 && s.DelinkAt == 0 && !s.Int8
+	return (state == plan.FP32State || state == plan.BF16Moments) && r.Elementwise && len(r.Moments) > 0 && s.Tensor <= 1 && s.DelinkAt == 0
 }
 
 // larger is twice the batch: what is sent once per step serves more tokens.
