@@ -183,7 +183,11 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		}
 	}
 	if err := n.Decode(f.Addr().Interface()); err != nil {
-		d.fail(path, kindError(err, n, f))
+		text := kindError(err, n, f)
+		if path == "ranks" || path == "delink_at" {
+			text += "; hint: or auto"
+		}
+		d.fail(path, text)
 	}
 }
 

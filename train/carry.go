@@ -26,8 +26,11 @@ type carried struct {
 // openCarried opens the checkpoint whose optimizer a new run is to begin with.
 func (s *Setup) openCarried() (*checkpoint.Checkpoint, origin, error) {
 	var from origin
+	fault := func(why, hint string) (*checkpoint.Checkpoint, origin, error) {
+		return nil, from, s.Spec.Fault("carry_optimizer", why+"; hint: "+hint+", or leave carry_optimizer out")
+	}
 	fail := func(why string) (*checkpoint.Checkpoint, origin, error) {
-		return nil, from, s.Spec.Fault("carry_optimizer", why+"; hint: set model to a checkpoint of a run, such as runs/first/checkpoint-1000, or leave carry_optimizer out")
+		return fault(why, "set model to a checkpoint of a run, such as runs/first/checkpoint-1000")
 	}
 	if s.Folder == "" || s.lora() != nil {
 		return fail("there is no checkpoint with all weights to take the optimizer's state from")
@@ -41,7 +44,7 @@ func (s *Setup) openCarried() (*checkpoint.Checkpoint, origin, error) {
 	}
 	if from.Optimizer != s.Spec.Optimizer {
 		_ = ck.Close()
-		return fail(fmt.Sprintf("%s was trained with %v, and optimizer is %v", s.Folder, from.Optimizer, s.Spec.Optimizer))
+		return fault(fmt.Sprintf("%s was trained with %v, and optimizer is %v", s.Folder, from.Optimizer, s.Spec.Optimizer), fmt.Sprintf("set optimizer: %v", from.Optimizer))
 	}
 	return ck, from, nil
 }
