@@ -78,8 +78,8 @@ texts() { # what runs read: the same on both sides
   for i in $(seq 1 60); do echo "{\"prompt\": \"number $i?\", \"chosen\": \"it is $((i * 7 % 31))\", \"rejected\": \"it is $((i * 5 % 17)), or not\"}"; done >"$1/pairs.jsonl"
 }
 
-# Removes what is measured (seconds, rates, memory that is free now) from a run's metrics.
-steps() { grep -o '"step":[0-9]*\|"loss":[^,}]*\|"grad_norm":[^,}]*\|"val_loss":[^,}]*\|"reward[a-z_]*":[^,}]*' "$1/metrics.jsonl"; }
+# Removes what is measured (seconds, rates, memory that is free now) from a run's metrics, and alerts, which tell of it.
+steps() { sed 's/"alerts":\[{.*}\]//' "$1/metrics.jsonl" | grep -o '"step":[0-9]*\|"loss":[^,}]*\|"grad_norm":[^,}]*\|"val_loss":[^,}]*\|"reward[a-z_]*":[^,}]*'; }
 
 # Runs one configuration with BINARY; its outputs are files in OUT/NAME.
 replay() { # BINARY OUT NAME VERB ARGS
