@@ -38,7 +38,7 @@ func PackedMoments(n int) int {
 
 // nearestFLOPs is how much arithmetic takes as long, on the CPU's cores, as finding the value nearest to an element: updates of
 // packed moments are not bound by memory.
-const nearestFLOPs = 200
+const nearestFLOPs = 50
 
 // packedFLOPs counts what packing the moments of an update takes.
 func packedFLOPs(_ *Attr, d []Dim) (sum int64) {

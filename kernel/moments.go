@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // Moments in 8 bits, see graph.MomentBlock. The index of a number is how many middles, between values next to each other,
@@ -14,13 +15,14 @@ import (
 //
 //	upper 16 bits of the number  ->  index that the least number with these bits has  ->  +1 if above the next middle
 //
-// since no two middles agree in these bits.
+// since no two middles agree in these bits. Vector instructions find the same ones otherwise, see simd.Codes.
 
 // momentMap is a set of 256 values in ascending order.
 type momentMap struct {
 	values  [256]float32
 	first   [1 << 16]uint8
 	middles [256]float32 // each between the value of its index and the next one; the last is +Inf
+	codes   *simd.Codes
 }
 
 // momentMaps are the values of an optimizer's moments, by number: the first has signs, and the second is a mean of squares.
@@ -61,6 +63,7 @@ func tenthTo1(k, n int) float32 {
 func newMomentMap(signed bool) *momentMap {
 	m := &momentMap{}
 	copy(m.values[:], momentValues(signed))
+	m.codes = simd.NewCodes(&m.values)
 	for i := range m.middles[:255] {
 		m.middles[i] = (m.values[i] + m.values[i+1]) / 2
 	}
@@ -86,14 +89,18 @@ func (m *momentMap) index(x float32) uint8 {
 	return i + next
 }
 
-// unpack sets x to the packed moments that begin in b with a block.
-func (m *momentMap) unpack(x []float32, b []uint8) {
+// unpack sets x to the packed moments that begin in b with a block. v may be nil.
+func (m *momentMap) unpack(v *simd.Set, x []float32, b []uint8) {
 	for len(x) > 0 {
 		n := min(len(x), graph.MomentBlock)
 		scale := math.Float32frombits(binary.LittleEndian.Uint32(b))
 		codes, to := b[4:4+n], x[:n]
-		for i, code := range codes {
-			to[i] = m.values[code] * scale
+		if n == graph.MomentBlock && v != nil && v.Decode != nil {
+			v.Decode((*[graph.MomentBlock]float32)(to), (*[graph.MomentBlock]uint8)(codes), scale, m.codes)
+		} else {
+			for i, code := range codes {
+				to[i] = m.values[code] * scale
+			}
 		}
 		x, b = x[n:], b[min(graph.MomentBytes, len(b)):]
 	}
@@ -101,31 +108,53 @@ func (m *momentMap) unpack(x []float32, b []uint8) {
 
 // pack is the inverse of unpack, but for rounding. A block with a number that is not finite has such a scale, and one of
 // numbers that have no reciprocals becomes 0.
-func (m *momentMap) pack(b []uint8, x []float32) {
+func (m *momentMap) pack(v *simd.Set, b []uint8, x []float32) {
 	for len(x) > 0 {
 		n := min(len(x), graph.MomentBlock)
-		codes, from := b[4:4+n], x[:n]
-		largest := largestBits(from)
-		if largest < leastLargest {
-			largest = 0
-		}
-		binary.LittleEndian.PutUint32(b, largest)
-		by := float32(0)
-		if largest > 0 && largest < 0x7f800000 {
-			by = 1 / math.Float32frombits(largest)
-		}
-		for i, v := range from {
-			codes[i] = m.index(float32(v * by))
-		}
-		if by == 0 { // some may be no numbers
-			for i := range codes {
-				codes[i] = m.first[0]
+		if n == graph.MomentBlock && v != nil && v.Encode != nil {
+			from, codes := (*[graph.MomentBlock]float32)(x), (*[graph.MomentBlock]uint8)(b[4:])
+			if by := startBlock(b, v.Largest(from)); by != 0 {
+				v.Encode(codes, from, by, m.codes)
+			} else {
+				m.zero(codes[:])
 			}
-		}
-		for i := 4 + n; i < min(graph.MomentBytes, len(b)) && i < 4+(n+3)&^3; i++ {
-			b[i] = 0
+		} else {
+			m.packPlain(b, x[:n])
 		}
 		x, b = x[n:], b[min(graph.MomentBytes, len(b)):]
+	}
+}
+
+// packPlain packs a block.
+func (m *momentMap) packPlain(b []uint8, x []float32) {
+	codes := b[4 : 4+len(x)]
+	if by := startBlock(b, largestBits(x)); by == 0 { // some may be no numbers
+		m.zero(codes)
+	} else {
+		for i, v := range x {
+			codes[i] = m.index(float32(v * by))
+		}
+	}
+	for i := 4 + len(x); i < min(graph.MomentBytes, len(b)) && i < 4+(len(x)+3)&^3; i++ {
+		b[i] = 0
+	}
+}
+
+// startBlock stores the scale of a block whose largest magnitude has these bits, and returns its inverse; 0 if it has none.
+func startBlock(b []uint8, largest uint32) (by float32) {
+	if largest < leastLargest {
+		largest = 0
+	}
+	if binary.LittleEndian.PutUint32(b, largest); largest > 0 && largest < 0x7f800000 {
+		by = 1 / math.Float32frombits(largest)
+	}
+	return by
+}
+
+// zero stores the index of 0.
+func (m *momentMap) zero(codes []uint8) {
+	for i := range codes {
+		codes[i] = m.first[0]
 	}
 }
 
@@ -149,7 +178,7 @@ const leastLargest = 1 << 23
 // PackMoments packs a moment of a parameter: a mean of squares, or one of numbers with signs.
 func PackMoments(squares bool, x []float32) []uint8 {
 	b := make([]uint8, graph.PackedMoments(len(x)))
-	momentMapOf(squares).pack(b, x)
+	momentMapOf(squares).pack(nil, b, x)
 	return b
 }
 
@@ -161,7 +190,7 @@ func momentMapOf(squares bool) *momentMap {
 }
 
 // UnpackMoments is the inverse of PackMoments.
-func UnpackMoments(squares bool, x []float32, b []uint8) { momentMapOf(squares).unpack(x, b) }
+func UnpackMoments(squares bool, x []float32, b []uint8) { momentMapOf(squares).unpack(nil, x, b) }
 
 // packed returns the packed moments of columns [lo, hi) of row r; lo is a multiple of graph.MomentBlock.
 func (t *Tensor) packed(r, lo, hi int) []uint8 {

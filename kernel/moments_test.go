@@ -7,10 +7,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // momentsFixture is what tools/moments_fixtures.py writes.
@@ -84,6 +86,82 @@ func TestMomentIndex(t *testing.T) {
 	}
 }
 
+// TestMomentVectors: vector instructions find the values and indices that loops find, at all middles and values, at numbers
+// next to these, at all magnitudes, and whatever the scale; and the same scales of blocks that have none.
+func TestMomentVectors(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 2))
+	for k, m := range momentMaps {
+		for _, v := range simd.Sets() {
+			if v.Encode == nil {
+				continue
+			}
+			same := func(x []float32) {
+				for ; len(x) > 0; x = x[min(len(x), graph.MomentBlock-1):] {
+					block := make([]float32, graph.MomentBlock)
+					copy(block[1:], x)
+					if block[0] = 1; len(x) == 1 {
+						copy(block, slices.Repeat(x, graph.MomentBlock))
+					}
+					var got, want [graph.MomentBytes]uint8
+					m.pack(v, got[:], block)
+					m.pack(nil, want[:], block)
+					if i := firstOther(got[:], want[:]); i >= 0 {
+						t.Fatalf("moment %d, %s, %x: byte %d is %d, want %d", k, v.Name, math.Float32bits(block[max(0, i-4)]), i, got[i], want[i])
+					}
+					own, other := make([]float32, graph.MomentBlock), make([]float32, graph.MomentBlock)
+					m.unpack(v, own, got[:])
+					m.unpack(nil, other, got[:])
+					for i := range own {
+						if math.Float32bits(own[i]) != math.Float32bits(other[i]) {
+							t.Fatalf("moment %d, %s: index %d is %g, want %g", k, v.Name, got[4+i], own[i], other[i])
+						}
+					}
+				}
+			}
+			var x []float32
+			near := uint32(testkit.Count(2, 8, 1<<12))
+			for i := range 255 {
+				for _, at := range []float32{middle(m, i), m.values[i]} {
+					for d := range 2*near + 1 {
+						x = append(x, math.Float32frombits(max(math.Float32bits(at)&0x7fffffff+d, near)-near|math.Float32bits(at)&(1<<31)))
+					}
+				}
+			}
+			every := testkit.Count(1<<16, 1<<13, 1) // of all numbers up to 1
+			for bits := 0; bits <= 0x3f800000; bits += every {
+				at := min(bits+r.IntN(every), 0x3f800000)
+				for _, sign := range []uint32{0, 1 << 31} {
+					if x = append(x, math.Float32frombits(uint32(at)|sign)); len(x) > 1<<16 {
+						same(x)
+						x = x[:0]
+					}
+				}
+			}
+			same(x)
+			for range testkit.Count(50, 500, 50000) {
+				x, scale := make([]float32, graph.MomentBlock), math.Pow(2, 300*r.Float64()-150)
+				for i := range x {
+					x[i] = float32(r.NormFloat64() * scale)
+				}
+				same(x)
+			}
+			for _, x := range []float32{0, float32(math.Inf(-1)), float32(math.NaN()), math.Float32frombits(leastLargest), math.Float32frombits(leastLargest - 1), math.MaxFloat32} {
+				same([]float32{x})
+			}
+		}
+	}
+}
+
+// firstOther returns the first place where two slices differ; -1 if there is none.
+func firstOther(a, b []uint8) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}
+
 // fixtureNumber is number in tools/moments_fixtures.py.
 func fixtureNumber(i, step int) float32 {
 	h := uint32((i*16+step)*2654435761) / 65536
@@ -148,18 +226,20 @@ func BenchmarkMoments(b *testing.B) {
 	}
 	packed := make([]byte, graph.PackedMoments(n))
 	for k, name := range []string{"signed", "squares"} {
-		b.Run("pack "+name, func(b *testing.B) {
-			b.SetBytes(4 * n)
-			for b.Loop() {
-				momentMaps[k].pack(packed, x)
-			}
-		})
-		b.Run("unpack "+name, func(b *testing.B) {
-			b.SetBytes(4 * n)
-			for b.Loop() {
-				momentMaps[k].unpack(x, packed)
-			}
-		})
+		for _, v := range simd.Sets() {
+			b.Run("pack "+name+" "+v.Name, func(b *testing.B) {
+				b.SetBytes(4 * n)
+				for b.Loop() {
+					momentMaps[k].pack(v, packed, x)
+				}
+			})
+			b.Run("unpack "+name+" "+v.Name, func(b *testing.B) {
+				b.SetBytes(4 * n)
+				for b.Loop() {
+					momentMaps[k].unpack(v, x, packed)
+				}
+			})
+		}
 	}
 }
 
@@ -173,7 +253,7 @@ func BenchmarkPackedAdamW(b *testing.B) {
 		if packed {
 			for k := range 2 {
 				u8 := NewTensor(graph.U8, 1, graph.PackedMoments(n))
-				momentMaps[k].pack(u8.U8, t[1+k].F32)
+				momentMaps[k].pack(nil, u8.U8, t[1+k].F32)
 				t[1+k] = u8
 			}
 		}

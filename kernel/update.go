@@ -172,7 +172,7 @@ func (u *update) unpackAll(t []Tensor) (some bool) {
 		some = true
 		own := NewTensor(graph.F32, t[0].Rows, t[0].Cols)
 		for r := range own.Rows {
-			momentMaps[k].unpack(own.row(r, 0, own.Cols), m.packed(r, 0, own.Cols))
+			momentMaps[k].unpack(nil, own.row(r, 0, own.Cols), m.packed(r, 0, own.Cols))
 		}
 		*m = own
 	}
@@ -185,7 +185,7 @@ func repack(k int, to, from *Tensor) {
 		return
 	}
 	for r := range from.Rows {
-		momentMaps[k].pack(to.packed(r, 0, from.Cols), from.row(r, 0, from.Cols))
+		momentMaps[k].pack(nil, to.packed(r, 0, from.Cols), from.row(r, 0, from.Cols))
 	}
 }
 
@@ -269,7 +269,7 @@ func updateBlock(c *call, w *worker, b block) {
 		for k := range n - 1 {
 			if t := &c.t[1+k]; t.DType == graph.U8 {
 				m[k] = w.tmp(1+k, b.C1-b.C0)
-				momentMaps[k].unpack(m[k], t.packed(r, b.C0, b.C1))
+				momentMaps[k].unpack(w.v, m[k], t.packed(r, b.C0, b.C1))
 			} else {
 				m[k] = w.load(1+k, t, r, b.C0, b.C1)
 			}
@@ -295,7 +295,7 @@ func updateBlock(c *call, w *worker, b block) {
 		}
 		for k := range m[:n-1] {
 			if t := &c.t[1+k]; t.DType == graph.U8 {
-				momentMaps[k].pack(t.packed(r, b.C0, b.C1), m[k])
+				momentMaps[k].pack(w.v, t.packed(r, b.C0, b.C1), m[k])
 			}
 		}
 		first := uint32(c.a.First + r*c.t[0].Cols + b.C0)

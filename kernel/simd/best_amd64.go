@@ -14,10 +14,16 @@ func Sets() []*Set {
 	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasBMI2 {
 		s := setAVX512()
 		s.NF4Half, s.Expand = nf4HalfAVX512, expandWordsAVX512
+		s.Encode, s.Largest = encodeAVX2, largestAVX2
+		if x.HasAVX512VBMI {
+			s.Decode, s.Encode, s.Largest = decodeAVX512, encodeAVX512, largestAVX512
+		}
 		list = append(list, s)
 	}
 	if x.HasAVX2 && x.HasFMA {
-		list = append(list, setAVX2())
+		s := setAVX2()
+		s.Encode, s.Largest = encodeAVX2, largestAVX2
+		list = append(list, s)
 	}
 	return append(list, Portable())
 }

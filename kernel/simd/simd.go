@@ -17,7 +17,10 @@
 // Exponentials are within 2 ulp.
 package simd
 
-import "github.com/athanor-llm/athanor/model"
+import (
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+)
 
 // Set is the table of vector functions of one instruction set.
 type Set struct {
@@ -77,6 +80,12 @@ type Set struct {
 	Expand func(y, x []float32, words []int32)
 	// Counts: y[i] = least + count i * step, of at most 64 counts of 8 or 4 bits; see graph.CacheGroup.
 	Counts func(y []float32, counts []byte, bits int, least, step float32)
+	// Decode: y[i] = value of codes[i] * scale. Encode: codes[i] = index of the value nearest to x[i]*by, of two the lower one,
+	// where no magnitude is above 1. nil: there are no instructions that make them faster than a loop.
+	Decode func(y *[graph.MomentBlock]float32, codes *[graph.MomentBlock]uint8, scale float32, c *Codes)
+	Encode func(codes *[graph.MomentBlock]uint8, x *[graph.MomentBlock]float32, by float32, c *Codes)
+	// Largest returns the bits of the largest magnitude; of a NaN, if there is one. nil where Encode is.
+	Largest func(x *[graph.MomentBlock]float32) uint32
 	// Draw: f32 to bf16 with stochastic rounding: to one of the two neighbours, with probabilities that make the
 	// expected result x. The choice depends on the element's number, counted from first, and on 64 random bits: see
 	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.

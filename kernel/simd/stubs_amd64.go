@@ -494,6 +494,15 @@ func counts4AVX512(y []float32, counts []byte, least, step float32)
 //go:noescape
 func expandWordsAVX512(y, x []float32, words []int32)
 
+//go:noescape
+func largestAVX512(x *[256]float32) (bits uint32)
+
+//go:noescape
+func decodeAVX512(y *[256]float32, codes *[256]uint8, scale float32, c *Codes)
+
+//go:noescape
+func encodeAVX512(codes *[256]uint8, x *[256]float32, by float32, c *Codes)
+
 func setAVX2() *Set {
 	var s Set
 	s.Name = "AVX2"
@@ -979,6 +988,12 @@ func counts8AVX2(y []float32, counts []byte, least, step float32)
 
 //go:noescape
 func counts4AVX2(y []float32, counts []byte, least, step float32)
+
+//go:noescape
+func largestAVX2(x *[256]float32) (bits uint32)
+
+//go:noescape
+func encodeAVX2(codes *[256]uint8, x *[256]float32, by float32, c *Codes)
 
 //go:noescape
 func transposeBlocks(dst, src []float32, rows, cols, stride int)

@@ -25,7 +25,8 @@ var avx512 = &machine{
 		half, halfStub := nf4Half()
 		groups, groupStubs := counts("AVX512", "Z", 64)
 		words, wordsStub := expandWords()
-		return text + half + groups + words, stubs + halfStub + groupStubs + wordsStub
+		moments, momentsStubs := codes("AVX512", "Z", 16)
+		return text + half + groups + words + moments, stubs + halfStub + groupStubs + wordsStub + momentsStubs
 	},
 }
 
@@ -47,8 +48,9 @@ var avx2 = &machine{
 	blocks: func() (text, stubs string) {
 		text, stubs = nf4("AVX2", "Y", 32)
 		groups, groupStubs := counts("AVX2", "Y", 32)
-		text += groups + transpose() + "\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n"
-		return text, stubs + groupStubs + "\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n\nfunc fence()\n"
+		moments, momentsStubs := codes("AVX2", "Y", 8)
+		text += groups + moments + transpose() + "\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n"
+		return text, stubs + groupStubs + momentsStubs + "\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n\nfunc fence()\n"
 	},
 }
 
