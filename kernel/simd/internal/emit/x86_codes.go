@@ -42,13 +42,13 @@ func (w *codesWriter) head(name, params, result string, size int) {
 	w.stubs.WriteString("\n//go:noescape\n" + signature)
 }
 
-// repeat prints a loop over a block that ends the function.
-func (w *codesWriter) repeat(times int, body func()) {
+// repeat prints a loop.
+func (w *codesWriter) repeat(label string, times int, body func()) {
 	w.op("MOVQ $%d, CX", times)
-	w.b.WriteString("loop:\n")
+	fmt.Fprintf(&w.b, "%s:\n", label)
 	body()
 	w.op("SUBQ $1, CX")
-	w.b.WriteString("\tJNE loop\n")
+	w.op("JNE %s", label)
 }
 
 func (w *codesWriter) end() { w.b.WriteString("\tVZEROUPPER\n\tRET\n") }
@@ -95,7 +95,7 @@ func (w *codesWriter) largest() {
 		w.op("VPAND%s (SI), %s, %s", map[int]string{16: "D", 8: ""}[w.lanes], w.v(4), w.v(i))
 		w.op("ADDQ $%d, SI", 4*w.lanes)
 	}
-	w.repeat(256/4/w.lanes-1, func() {
+	w.repeat("loop", 256/4/w.lanes-1, func() {
 		for i := range 4 {
 			w.op("VPAND%s %d(SI), %s, %s", map[int]string{16: "D", 8: ""}[w.lanes], 4*i*w.lanes, w.v(4), w.v(5+i))
 			w.op("VPMAXUD %s, %s, %s", w.v(5+i), w.v(i), w.v(i))
@@ -120,23 +120,29 @@ func (w *codesWriter) largest() {
 	w.end()
 }
 
-// tables loads the bytes of 256 numbers into registers 0 to 15.
-func (w *codesWriter) tables(from int) {
+// tables loads the bytes of 64*quarters numbers of 256 into registers 0 to 15.
+func (w *codesWriter) tables(from, quarters int) {
 	for i := range 16 {
-		w.op("VMOVDQU32 %d(DX), Z%d", from+64*i, i)
+		if i%4 < quarters {
+			w.op("VMOVDQU32 %d(DX), Z%d", from+64*i, i)
+		}
 	}
 }
 
 // lookUp leaves the numbers of the indices in Z16 in the registers whose numbers it returns: of each 16 bytes in the first
 // four, and so on.
-func (w *codesWriter) lookUp() [4]int {
-	w.op("VPMOVB2M Z16, K1")
+func (w *codesWriter) lookUp(quarters int) [4]int {
+	if quarters == 4 {
+		w.op("VPMOVB2M Z16, K1")
+	}
 	for k := range 4 {
 		w.op("VMOVDQA64 Z16, Z%d", 17+k)
-		w.op("VMOVDQA64 Z16, Z21")
 		w.op("VPERMI2B Z%d, Z%d, Z%d", 4*k+1, 4*k, 17+k)
-		w.op("VPERMI2B Z%d, Z%d, Z21", 4*k+3, 4*k+2)
-		w.op("VMOVDQU8 Z21, K1, Z%d", 17+k)
+		if quarters == 4 {
+			w.op("VMOVDQA64 Z16, Z21")
+			w.op("VPERMI2B Z%d, Z%d, Z21", 4*k+3, 4*k+2)
+			w.op("VMOVDQU8 Z21, K1, Z%d", 17+k)
+		}
 	}
 	w.op("VPUNPCKLBW Z18, Z17, Z21")
 	w.op("VPUNPCKHBW Z18, Z17, Z17")
@@ -155,12 +161,13 @@ func (w *codesWriter) decodeBytes() {
 	w.op("MOVQ y+0(FP), DI")
 	w.op("MOVQ codes+8(FP), SI")
 	w.op("MOVQ c+24(FP), DX")
-	w.tables(codesValueBytes)
+	w.tables(codesValueBytes, 4)
 	w.op("VBROADCASTSS scale+16(FP), Z30")
 	w.op("VMOVDQU32 %s, Z31", w.word(4))
-	w.repeat(4, func() {
+	w.repeat("loop", 4, func() {
+		w.op("PREFETCHT0 %d(SI)", 4*260) // what is unpacked 1024 elements later
 		w.op("VPERMD (SI), Z31, Z16")
-		for i, n := range w.lookUp() {
+		for i, n := range w.lookUp(4) {
 			w.op("VMULPS Z30, Z%d, Z%d", n, n)
 			w.op("VMOVUPS Z%d, %d(DI)", n, 64*i)
 		}
@@ -193,7 +200,7 @@ func (w *codesWriter) encode() {
 	w.op("VPBROADCASTD %s, Y%d", w.word(3), scale)
 	w.op("VPBROADCASTD %d(DX), Y%d", codesLeast, least)
 	w.op("VPBROADCASTD %d(DX), Y%d", codesZero, zero)
-	w.repeat(8, func() {
+	w.repeat("loop", 8, func() {
 		for i := range 4 {
 			w.op("VMULPS %d(SI), Y%d, Y4", 32*i, by)
 			w.op("VMAXPS Y%d, Y4, Y4", least)
@@ -223,47 +230,70 @@ func (w *codesWriter) encode() {
 	w.end()
 }
 
-// encodeBytes finds the indices of 64 numbers at a time, and looks the middles up byte by byte.
+// encodeBytes finds the indices of 64 numbers at a time, and looks the middles up byte by byte. Numbers with signs have half as
+// many middles above 0.
 func (w *codesWriter) encodeBytes() {
-	const a, by, from, scale, least, absolute, zero = 22, 26, 27, 28, 29, 30, 31 // a: four magnitudes
-	w.tables(codesMiddleBytes)
-	w.op("VBROADCASTSS by+16(FP), Z%d", by)
-	w.op("VPBROADCASTD %s, Z%d", w.word(0), absolute)
-	w.op("VPBROADCASTD %s, Z%d", w.word(2), from)
-	w.op("VPBROADCASTD %s, Z%d", w.word(3), scale)
-	w.op("VPBROADCASTD %d(DX), Z%d", codesLeast, least)
-	w.op("VPBROADCASTB %d(DX), Z%d", codesZero, zero)
-	join := func(k int) { // masks of 16 lanes
+	w.op("VBROADCASTSS by+16(FP), Z26")
+	w.op("VPBROADCASTD %s, Z27", w.word(2))
+	w.op("VPBROADCASTD %s, Z28", w.word(3))
+	w.op("VMOVDQU32 %s, Z30", w.word(4))
+	w.op("CMPL %d(DX), $0", codesZero)
+	w.op("JEQ squares")
+	w.op("VPBROADCASTD %s, Z29", w.word(0))
+	w.op("VPBROADCASTB %d(DX), Z31", codesZero)
+	w.tables(codesMiddleBytes, 2)
+	w.repeat("signed", 4, func() { w.encode64(true) })
+	w.end()
+	w.b.WriteString("squares:\n")
+	w.op("VPXORD Z29, Z29, Z29")
+	w.tables(codesMiddleBytes, 4)
+	w.repeat("unsigned", 4, func() { w.encode64(false) })
+	w.end()
+}
+
+// encode64 is a pass of this loop.
+func (w *codesWriter) encode64(signed bool) {
+	const a, by, from, scale, absolute, least, order, zero = 22, 26, 27, 28, 29, 29, 30, 31 // a: four magnitudes
+	join := func(k int) {                                                                   // masks of 16 lanes
 		w.op("KUNPCKWD K%d, K%d, K%d", k, k+1, k)
 		w.op("KUNPCKWD K%d, K%d, K%d", k+2, k+3, k+2)
 		w.op("KUNPCKDQ K%d, K%d, K%d", k, k+2, k)
 	}
-	w.repeat(4, func() {
-		for i := range 4 {
-			w.op("VMULPS %d(SI), Z%d, Z%d", 64*i, by, a+i)
-			w.op("VMAXPS Z%d, Z%d, Z%d", least, a+i, a+i)
+	quarters := 4
+	for i := range 4 {
+		w.op("VMULPS %d(SI), Z%d, Z%d", 64*i, by, a+i)
+		if signed {
 			w.op("VPMOVD2M Z%d, K%d", a+i, 2+i)
 			w.op("VPANDD Z%d, Z%d, Z%d", absolute, a+i, a+i)
-			w.count(a+i, 20, 21, 16+i, from, scale)
-			w.op("VPADDD.BCST %s, Z%d, K%d, Z%d", w.word(1), a+i, 2+i, a+i) // half way to 0 is down for numbers with signs
+		} else {
+			w.op("VMAXPS Z%d, Z%d, Z%d", least, a+i, a+i)
 		}
+		w.count(a+i, 20, 21, 16+i, from, scale)
+		if signed { // half way to 0 is down
+			w.op("VPADDD.BCST %s, Z%d, K%d, Z%d", w.word(1), a+i, 2+i, a+i)
+		}
+	}
+	if signed {
+		quarters = 2
 		join(2)
-		w.op("VPACKUSDW Z17, Z16, Z16")
-		w.op("VPACKUSDW Z19, Z18, Z18")
-		w.op("VPACKUSWB Z18, Z16, Z16")
-		for i, middle := range w.lookUp() {
-			w.op("VPCMPGTD Z%d, Z%d, K%d", middle, a+i, 3+i)
-		}
-		join(3)
-		w.op("VMOVDQU32 %s, Z17", w.word(4))
-		w.op("VPERMD Z16, Z17, Z16")
-		w.op("VPMOVM2B K3, Z17")
-		w.op("VPSUBB Z17, Z16, Z16")
+	}
+	w.op("VPACKUSDW Z17, Z16, Z16")
+	w.op("VPACKUSDW Z19, Z18, Z18")
+	w.op("VPACKUSWB Z18, Z16, Z16")
+	for i, middle := range w.lookUp(quarters) {
+		w.op("VPCMPGTD Z%d, Z%d, K%d", middle, a+i, 3+i)
+	}
+	join(3)
+	w.op("VPERMD Z16, Z%d, Z16", order)
+	w.op("VPMOVM2B K3, Z17")
+	w.op("VPSUBB Z17, Z16, Z16")
+	if signed {
 		w.op("VPADDB Z16, Z%d, Z17", zero)
 		w.op("VPSUBUSB Z16, Z%d, K2, Z17", zero) // at least 0: there is no -1
 		w.op("VMOVDQU32 Z17, (DI)")
-		w.op("ADDQ $256, SI")
-		w.op("ADDQ $64, DI")
-	})
-	w.end()
+	} else {
+		w.op("VMOVDQU32 Z16, (DI)")
+	}
+	w.op("ADDQ $256, SI")
+	w.op("ADDQ $64, DI")
 }
