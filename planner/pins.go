@@ -48,6 +48,9 @@ func (t *Task) pins() (search.Pins, error) {
 	if n := p.KVParts; n < 0 || n > 0 && (g.Parts() == 1 || !g.DividesHeads(n)) {
 		return p, spec.Fault("plan.kv_parts", fmt.Sprintf("keys and values cannot be exchanged in %d parts; hint: use a divisor of the key and value heads of each layer, with a plan.sequence of at least 2, or leave it out", n))
 	}
+	if err := pinShared(t, &p); err != nil {
+		return p, err
+	}
 	if err := checkExchange(t, &p); err != nil {
 		return p, err
 	}
@@ -96,6 +99,21 @@ func (t *Task) pinTiers(p *search.Pins) error {
 			return spec.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 		}
 		*pin.to = &tier
+	}
+	return nil
+}
+
+// pinShared refuses what layers that share parameters cannot have: all micro-batches pass a layer together. So a group is a rank's batch.
+func pinShared(t *Task, p *search.Pins) error {
+	own, batch := t.Spec.Plan, t.Request().GlobalBatch/t.Machine.Ranks()
+	switch {
+	case t.Graph.Model.Shares == 0:
+	case own.Pipeline > 1 || own.Slices > 1 || own.Schedule != "" || len(own.Stages) > 0:
+		return t.Spec.Fault("plan.pipeline", "layers that share parameters cannot be in a pipeline; hint: leave out tie_layers, or pipeline, stages, schedule and slices")
+	case p.Group > 0 && batch%p.Group == 0 && p.MicroBatch == 0:
+		p.MicroBatch = batch / p.Group
+	case p.Group > 0 && p.Group*p.MicroBatch != batch:
+		return t.Spec.Fault("plan.group", "where layers share parameters, all micro-batches pass a layer together; hint: leave out plan.group, or tie_layers")
 	}
 	return nil
 }
