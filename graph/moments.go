@@ -36,8 +36,8 @@ func PackedMoments(n int) int {
 	return bytes
 }
 
-// nearestFLOPs is how much arithmetic takes as long, on the CPU's cores, as finding the value nearest to an element: updates of
-// packed moments are not bound by memory.
+// nearestFLOPs is how much arithmetic takes as long as unpacking and packing an element, on a core with AVX-512: where few
+// cores share a fast memory, updates of packed moments are not bound by it. Other cores may take up to four times as long.
 const nearestFLOPs = 50
 
 // packedFLOPs counts what packing the moments of an update takes.

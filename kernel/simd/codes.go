@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// Codes is a set of 256 ascending values, see graph.MomentBlock, with what vector instructions need to find the one nearest to a
-// number. They take the number's magnitude, and count values from 0 on:
+// Codes is a set of 256 ascending values, see graph.MomentBlock, with what vector instructions need to find the one nearest
+// to a number. They take the number's magnitude, and count values from 0 on:
 //
 //	upper 16 bits  ->  decimal place d, nearly  ->  trunc(magnitude*Slope[d] + Offset[d]), at most Last[d]
 //	               ->  +1 if above the middle between this value and the next
 //
-// Values of a decimal place have equal distances, so the first line finds the value below, and the second the nearest. A place
-// may begin a little too early or too late: its first value is further away from the one before than its others are.
+// Values of a decimal place have equal distances, so the first line finds the value below, and the second the nearest. A
+// place may begin some hundredths too early or too late: its first value is further away from the one before than its
+// others are from each other.
 //
 // Assembly knows the fields' offsets.
 type Codes struct {
