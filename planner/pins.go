@@ -34,6 +34,10 @@ func (t *Task) pins() (search.Pins, error) {
 	if b := p.MicroBatch; b < 0 || b > 0 && spec.GlobalBatch%b != 0 {
 		return p, spec.Fault("plan.micro_batch", fmt.Sprintf("%d does not divide global_batch %d; hint: use a divisor", b, spec.GlobalBatch))
 	}
+	batch, ranks := t.Request().GlobalBatch, t.Machine.Ranks()
+	if most := batch / ranks; p.MicroBatch > most && batch%ranks == 0 && !pipelined(&spec.Plan) { // else only pipelines are looked for
+		return p, spec.Fault("plan.micro_batch", fmt.Sprintf("%d, but a rank has only %d sequences of a step; hint: use at most that, or plan.pipeline", p.MicroBatch, most))
+	}
 	for _, d := range []struct {
 		key     string
 		n, most int64
@@ -108,7 +112,7 @@ func pinShared(t *Task, p *search.Pins) error {
 	own, batch := t.Spec.Plan, t.Request().GlobalBatch/t.Machine.Ranks()
 	switch {
 	case t.Graph.Model.Shares == 0:
-	case own.Pipeline > 1 || own.Slices > 1 || own.Schedule != "" || len(own.Stages) > 0:
+	case pipelined(&own):
 		return t.Spec.Fault("plan.pipeline", "layers that share parameters cannot be in a pipeline; hint: leave out tie_layers, or pipeline, stages, schedule and slices")
 	case p.Group > 0 && batch%p.Group == 0 && p.MicroBatch == 0:
 		p.MicroBatch = batch / p.Group
@@ -116,6 +120,11 @@ func pinShared(t *Task, p *search.Pins) error {
 		return t.Spec.Fault("plan.group", "where layers share parameters, all micro-batches pass a layer together; hint: leave out plan.group, or tie_layers")
 	}
 	return nil
+}
+
+// pipelined reports whether a configuration asks for a pipeline.
+func pipelined(p *config.Plan) bool {
+	return p.Pipeline > 1 || p.Slices > 1 || p.Schedule != "" || len(p.Stages) > 0
 }
 
 // checkExchange refuses what ranks that share sequences cannot exchange.

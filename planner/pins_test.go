@@ -37,3 +37,20 @@ func TestPinShared(t *testing.T) {
 		}
 	}
 }
+
+// TestPinMicroBatch: micro-batches of more than a rank has are an error of the configuration, but in a pipeline, whose ranks have all.
+func TestPinMicroBatch(t *testing.T) {
+	g, err := graph.Build(tiny(t), 16, graph.F32)
+	check(t, err)
+	for own, fits := range map[*config.Plan]bool{{MicroBatch: 2}: true, {MicroBatch: 4}: false, {MicroBatch: 4, Pipeline: 2}: true} {
+		of := config.Default()
+		of.GlobalBatch, of.SequenceLength, of.Hardware.Name, of.Precision, of.Ranks, of.Plan = 4, 16, "l4", "fp32", 2, *own
+		spec, err := job.Settle(config.ToPlan, &of, func(string) {})
+		check(t, err)
+		mach, err := machine.Describe(spec.Machine(), func(string) {})
+		check(t, err)
+		if _, err := (&Task{Machine: mach, Graph: g, Spec: spec}).pins(); fits != (err == nil) || !fits && !errors.Is(err, config.ErrConfig) {
+			t.Errorf("%+v: %v", own, err)
+		}
+	}
+}
