@@ -25,13 +25,13 @@ type recorder struct {
 // enough is some seconds' work, in instructions lowered. Once there is a plan, the enumeration may take half of that,
 // and each stage that improves what it found a quarter; more where activations are refined after updates are deferred. What a
 // stage leaves is not given to others: gains come early in each.
-const enough = 4_000_000
+const enough = 3_000_000
 
 // What stages may lower.
 const (
 	toEnumerate = enough / 2
 	toImprove   = enough / 4
-	toRefine    = 3 * toImprove
+	toRefine    = 4 * toImprove
 )
 
 // planning is what the user is told while nothing else is done than looking for plans.
