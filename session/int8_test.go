@@ -137,7 +137,7 @@ func TestInt8Shared(t *testing.T) {
 	part.inUnits(t, got)
 }
 
-// inUnits checks that the matrices at the end of a run are multiples of their units, and that most of them have changed.
+// inUnits checks that the matrices at the end of a run are multiples of their units, and that some elements of each have changed.
 func (f *fixture) inUnits(t *testing.T, tr trace) {
 	t.Helper()
 	at := 0
