@@ -90,7 +90,7 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 		of := map[kind]int{}
 		field = slices.DeleteFunc(field, func(b *balancing) bool {
 			of[b.best.kind()]++
-			return of[b.best.kind()] > raceOfKind(round)
+			return of[b.best.kind()] > raceOfKind
 		})
 	}
 	return found, nil
@@ -100,8 +100,8 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 // in it: the smaller the steps, the less they can still gain, down to what layers that are cut gain.
 func raceMargin(round int) float64 { return 1 + max(0.2/float64(int(1)<<round), 0.06) }
 
-// raceOfKind returns how many candidates of a kind stay in a race after a round: they tend to the same plan.
-func raceOfKind(round int) int { return 3 }
+// raceOfKind is how many candidates of a kind stay in a race after a round: they tend to the same plan.
+const raceOfKind = 3
 
 // memoryField returns where to begin to divide memory.
 func memoryField(p *problem, found shortlist) (field []*balancing) {
