@@ -20,6 +20,13 @@ func (s *Spec) WithPrecision(dt graph.DType) *Spec {
 	return &own
 }
 
+// WithInt8 returns the job with weights that are held and trained in int8.
+func (s *Spec) WithInt8() *Spec {
+	own := *s
+	own.Precision, own.Int8 = graph.F32, true
+	return &own
+}
+
 // WithState returns the job with the optimizer's state in the given format.
 func (s *Spec) WithState(f plan.StateFormat) *Spec {
 	own := *s

@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/job"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -19,6 +20,7 @@ import (
 //
 //	economies      each added to those before it: bf16, state in bf16, no clipping
 //	alternatives   each by itself: moments in bf16 or 8 bits, adapters, adapters on 4 bits, half the length, twice the batch
+//	resorts        where nothing fits: moments in 8 bits without clipping and, of the CPU, weights in int8 besides
 //
 // Each is judged by a bound of its memory and then by a sketch (search.Request.Sketch), so the run with these keys takes
 // at most as long as is said.
@@ -39,10 +41,24 @@ var economies = []lever{
 	{"state in bf16", "optimizer_state=bf16", "weights and moments rounded to bf16, stochastically",
 		func(s *job.Spec) *job.Spec { return s.WithState(plan.BF16State) },
 		func(s *job.Spec) bool { return s.OptimizerState[0] == plan.BF16State || s.Int8 }},
-	{"no clipping", "gradient_clipping=0", "gradients used as they come",
-		func(s *job.Spec) *job.Spec { return s.WithoutClipping() },
-		func(s *job.Spec) bool { return s.Clip == 0 || s.SkipSpikes > 0 }},
+	unclipped,
 }
+
+// unclipped uses up gradients as soon as they are there.
+var unclipped = lever{"no clipping", "gradient_clipping=0", "gradients used as they come",
+	func(s *job.Spec) *job.Spec { return s.WithoutClipping() },
+	func(s *job.Spec) bool { return s.Clip == 0 || s.SkipSpikes > 0 }}
+
+// eightBits keeps moments in 8 bits; see mayPack.
+var eightBits = lever{name: "moments in 8 bits", set: "optimizer_state=" + plan.PackedMoments.String(), price: "moments rounded to 8 bits, with a scale per block",
+	with: func(s *job.Spec) *job.Spec { return s.WithState(plan.PackedMoments) }}
+
+// int8 holds matrices in a byte per weight.
+var int8 = lever{"weights in int8", "precision=" + config.Int8, "weights rounded to int8, by chance",
+	func(s *job.Spec) *job.Spec { return s.WithInt8() },
+	func(s *job.Spec) bool {
+		return s.Int8 || machine.OnGPU(s.Machine()) || s.LoRA.Rank > 0 || s.Quantize == config.NF4 || s.KeepMask
+	}}
 
 // usualRank is the rank of adapters that are offered.
 const usualRank = 16
@@ -51,7 +67,7 @@ const usualRank = 16
 var adapters = lever{"adapters", fmt.Sprintf("lora={rank: %d}", usualRank), "only adapters are trained",
 	func(s *job.Spec) *job.Spec { return s.WithAdapters(usualRank) },
 	func(s *job.Spec) bool {
-		return s.LoRA.Rank > 0 || len(s.Freeze) > 0 || s.Model.Name == "" || s.Int8 || s.KeepMask || s.TrainWithin > 0
+		return s.LoRA.Rank > 0 || len(s.Freeze) > 0 || s.Model.Name == "" || s.Int8 || s.KeepMask || s.TrainWithin > 0 || s.TieLayers > 0
 	}}
 
 // fourBits holds weights that are not trained in 4 bits.
@@ -87,8 +103,7 @@ func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
 			with: func(s *job.Spec) *job.Spec { return s.WithState(plan.BF16Moments) }})
 	}
 	if mayPack(s, state) {
-		list = append(list, lever{name: "moments in 8 bits", set: "optimizer_state=" + plan.PackedMoments.String(), price: "moments rounded to 8 bits, with a scale per block",
-			with: func(s *job.Spec) *job.Spec { return s.WithState(plan.PackedMoments) }})
+		list = append(list, eightBits)
 	}
 	if !adapters.idle(s) {
 		list = append(list, adapters, adapters.and(fourBits))
@@ -96,8 +111,24 @@ func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
 		list = append(list, fourBits)
 	}
 	if n := s.SequenceLength / 2; n > 0 {
-		list = append(list, lever{name: "half the sequence length", set: fmt.Sprintf("sequence_length=%d", n), price: "less context",
-			with: func(s *job.Spec) *job.Spec { return s.WithSequence(n) }})
+		list = append(list, lever{name: "half the sequence length", set: fmt.Sprintf("sequence_length=%d global_batch=%d", n, 2*s.GlobalBatch), price: "less context",
+			with: func(s *job.Spec) *job.Spec { return s.WithSequence(n).WithBatch(2 * s.GlobalBatch) }})
+	}
+	return list
+}
+
+// resorts lists the combinations that need least. They slow a run down that fits without them.
+func resorts(s *job.Spec, state plan.StateFormat) (list []lever) {
+	if !mayPack(s, state) {
+		return nil
+	}
+	least := eightBits
+	if !unclipped.idle(s) {
+		least = least.and(unclipped)
+		list = append(list, least)
+	}
+	if !int8.idle(s) {
+		list = append(list, int8.and(least))
 	}
 	return list
 }

@@ -1,9 +1,11 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,14 +22,20 @@ import (
 // planned like any other (levers.go).
 //
 // Each is sketched first, which takes a second or two and bounds its time from above; another bound is the present plan,
-// which can run where there is more. Then machines are searched in full for as long as whatIfTime lasts, two at a time.
-// So each question has an answer, and it is marked which are bounds.
+// which can run where there is more. Then they are searched in full for as long as whatIfTime lasts, first those of
+// which a bound says little. So each question has an answer, and it is marked which are bounds.
 
 // Planner finds the plan of a task.
 type Planner func(context.Context, *Task) (*search.Result, error)
 
-// whatIfTime bounds the time of full searches for what-ifs, together.
-const whatIfTime = 10 * time.Second
+// whatIfTime bounds the time of all what-ifs, but searches in full have leastSearching of it.
+const (
+	whatIfTime     = 23 * time.Second
+	leastSearching = 10 * time.Second
+)
+
+// near is the share of a step that a faster plan saves at most of a sketch that is nearly as good as an answer.
+const near = 0.1
 
 // supposition is a run on a changed machine, or a changed run.
 type supposition struct {
@@ -45,33 +53,32 @@ func (t *Task) WhatIfs(ctx context.Context, now *search.Result, find Planner, no
 		levers := append(economise(t.Spec), alternatives(t.Spec, now.Best.Plan.State)...)
 		list = slices.Concat(machines, t.pullEach(append(levers, larger(t.Spec))))
 	}
+	began := time.Now()
 	err := try(ctx, list, note, "sketching", func(ctx context.Context, w *supposition) error {
 		if err := w.sketch(ctx); err != nil {
 			return err
 		}
 		return w.compare(t, now)
 	})
-	if err != nil {
-		return nil, err
-	}
-	within, cancel := context.WithTimeout(ctx, whatIfTime)
-	defer cancel()
-	err = try(within, machines, note, "planning", func(ctx context.Context, w *supposition) error { return w.improve(ctx, t, now, find) })
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = nil
+	if err == nil {
+		err = improve(ctx, list, note, max(whatIfTime-time.Since(began), leastSearching), find, func(w *supposition) { w.differ(t, now) })
 	}
 	return answers(list), err
 }
 
-// Remedies sketches machines with more memory and runs that need less, when nothing fits this machine. why is the misfit.
-func (t *Task) Remedies(ctx context.Context, why *search.Misfit, note func(string)) ([]search.WhatIf, error) {
-	list := t.remedies(why)
+// Remedies sketches machines with more memory and runs that need less, when nothing fits this machine, and plans for them if find
+// is not nil. why is the misfit.
+func (t *Task) Remedies(ctx context.Context, why *search.Misfit, find Planner, note func(string)) ([]search.WhatIf, error) {
+	list, began := t.remedies(why), time.Now()
 	err := try(ctx, list, note, "sketching", func(ctx context.Context, w *supposition) error {
 		if w.best != nil {
 			return nil
 		}
 		return w.sketch(ctx)
 	})
+	if err == nil && find != nil {
+		err = improve(ctx, list, note, max(whatIfTime-time.Since(began), leastSearching), find, func(*supposition) {})
+	}
 	return answers(list), err
 }
 
@@ -83,8 +90,9 @@ func answers(list []*supposition) (out []search.WhatIf) {
 	return out
 }
 
-// together is how many suppositions are planned for at a time: a search uses one core for most of its time.
-const together = 2
+// plannedTogether returns how many suppositions are planned for at a time: a search uses one core for most of its time, and holds
+// programs.
+func plannedTogether() int { return min(max(runtime.GOMAXPROCS(0)/2, 2), 6) }
 
 // try solves suppositions, some at a time, until one fails.
 func try(ctx context.Context, list []*supposition, note func(string), doing string, solve func(context.Context, *supposition) error) error {
@@ -93,7 +101,7 @@ func try(ctx context.Context, list []*supposition, note func(string), doing stri
 	errs := make([]error, len(list))
 	var telling sync.Mutex
 	var all sync.WaitGroup
-	free := make(chan struct{}, together)
+	free := make(chan struct{}, plannedTogether())
 	for i, w := range list {
 		free <- struct{}{}
 		telling.Lock()
@@ -136,23 +144,51 @@ func (w *supposition) compare(t *Task, now *search.Result) error {
 	return nil
 }
 
-// improve searches for a faster plan than was sketched.
-func (w *supposition) improve(ctx context.Context, t *Task, now *search.Result, find Planner) error {
+// improve searches for faster plans than were sketched for some time: first where the sketch is loose, and of those where it is
+// fastest. What is better is told to noted.
+func improve(ctx context.Context, list []*supposition, note func(string), lasts time.Duration, find Planner, noted func(*supposition)) error {
+	open := slices.DeleteFunc(slices.Clone(list), func(w *supposition) bool { return !w.AtMost })
+	slices.SortStableFunc(open, func(a, b *supposition) int {
+		if a.loose() != b.loose() {
+			return map[bool]int{true: -1, false: 1}[a.loose()]
+		}
+		return cmp.Compare(b.TokenRate, a.TokenRate)
+	})
+	enough, stop := context.WithTimeout(ctx, lasts)
+	defer stop()
+	return try(ctx, open, note, "planning", func(ctx context.Context, w *supposition) error {
+		if enough.Err() != nil {
+			return nil
+		}
+		w.Enough = enough.Done()
+		return w.improve(ctx, find, noted)
+	})
+}
+
+// loose reports whether a plan may be much faster than the sketch: its device waits or computes things again.
+func (w *supposition) loose() bool { return w.best.Idle()+w.best.Repeated() > near }
+
+// improve searches for a faster plan than was sketched. What an interrupted search found is a bound, too.
+func (w *supposition) improve(ctx context.Context, find Planner, noted func(*supposition)) error {
 	r, err := find(ctx, &w.Task)
 	switch {
-	case err != nil && !errors.Is(err, search.ErrDoesNotFit):
+	case errors.Is(err, search.ErrDoesNotFit):
+		return nil // as far as the search saw
+	case err != nil:
 		return err
-	case err == nil && r.Best.Seconds() <= w.Seconds:
-		w.take(r.Best, "")
-		w.differ(t, now)
+	case r.Best.Seconds() <= w.Seconds:
+		w.take(r.Best, r.Best.Label)
+		noted(w)
 	}
-	w.AtMost = false
+	w.AtMost = r.Cut
 	return nil
 }
 
 // differ says how the plan differs from the present one.
 func (w *supposition) differ(t *Task, now *search.Result) {
-	w.Brings = search.Difference(w.Graph, now.Best.Plan, w.best.Plan)
+	if w.Price == "" { // else another run, of other sizes
+		w.Brings = search.Difference(w.Graph, now.Best.Plan, w.best.Plan)
+	}
 	w.gain(t, now)
 }
 
@@ -211,7 +247,8 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 // plan lacks.
 func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
 	if t.mayChange() {
-		list = t.pullEach(append(economise(t.Spec), alternatives(t.Spec, why.Frugal.Plan.State)...))
+		state := why.Frugal.Plan.State
+		list = t.pullEach(slices.Concat(economise(t.Spec), alternatives(t.Spec, state), resorts(t.Spec, state)))
 	}
 	need := why.Frugal.Needs()
 	for i, name := range []string{"just enough memory", "twice that"} {

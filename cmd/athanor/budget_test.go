@@ -71,6 +71,9 @@ func TestMisfit(t *testing.T) {
 		if !strings.Contains(r.stderr, "weights on the") && !strings.Contains(r.stderr, "activations on the") {
 			t.Errorf("%v: the largest classes are not named:\n%s", short, r.stderr)
 		}
+		if first, list := strings.Index(r.stderr, "the model does not fit: the most frugal plan takes"), strings.Index(r.stderr, " on the "); first < 0 || first > list {
+			t.Errorf("%v: the reason is not said first:\n%s", short, r.stderr)
+		}
 		_, hint, _ := strings.Cut(r.stderr, "hint:")
 		enough := actions(t, hint)
 		call(append(append([]string{"plan", file}, short...), enough...)...).must(t, 0)

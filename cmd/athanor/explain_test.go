@@ -67,6 +67,9 @@ func TestWhatIfs(t *testing.T) {
 				t.Errorf("%s: with %s %v s, now %v s (%s)", c.args, w.Change, w.Seconds, now.Seconds, w.Brings)
 			}
 			if w.Seconds == 0 {
+				if !strings.Contains(w.Brings, "does not fit") && !strings.Contains(w.Brings, "not with the decisions") {
+					t.Errorf("%s: %s has no answer: %s", c.args, w.Change, w.Brings)
+				}
 				continue
 			}
 			change := strings.Fields(w.Set)

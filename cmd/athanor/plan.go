@@ -130,7 +130,7 @@ func (v *planCmd) Run(c *cli.Context) error {
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
-		return errors.Join(v.misfit(ctx, c, p, misfit), err)
+		return errors.Join(v.misfit(ctx, c, p, find, misfit), err)
 	}
 	if err != nil {
 		return err
@@ -184,10 +184,13 @@ func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find pl
 }
 
 // misfit prints why nothing fits, and what would: without --explain, not what would not.
-func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *search.Misfit) error {
+func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, find planner.Planner, why *search.Misfit) error {
 	report := search.MisfitReport(why)
 	show := cli.NewStatus(c.Stderr)
-	list, err := p.task().Remedies(ctx, why, show.Say)
+	if !v.Explain {
+		find = nil
+	}
+	list, err := p.task().Remedies(ctx, why, find, show.Say)
 	show.Done()
 	if v.Explain {
 		report.WhatIfs = list
@@ -197,12 +200,13 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *se
 	if c.JSON {
 		return errors.Join(err, c.Print(report))
 	}
+	c.Tellf("the model does not fit: the most frugal plan takes %s of %v memory, of which %s are there:\n", size.Format(why.Need), why.Tier, size.Format(why.Have))
 	for _, l := range report.Largest {
 		c.Tellf("%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
 	}
 	if len(report.WhatIfs) > 0 {
 		fmt.Fprintln(c.Stdout, "what if, seconds per step:")
-		c.Text(search.WhatIfText(report.WhatIfs, false))
+		c.Text(whatIfText(report.WhatIfs, false))
 	}
 	return err
 }
@@ -283,7 +287,7 @@ func (p *planned) explain(c *cli.Context) {
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
 	fmt.Fprintln(c.Stdout, "what if, seconds per step, and the change per token:")
-	c.Text(search.WhatIfText(p.report.WhatIfs, true))
+	c.Text(whatIfText(p.report.WhatIfs, true))
 }
 
 // tried formats a plan's time in trials, if any.
