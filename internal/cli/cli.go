@@ -30,12 +30,12 @@ type Context struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Terminal       bool // Stdout is a terminal
-	Columns        int  // of that terminal; 0: there is none
+	Columns        int  // of that terminal, or as COLUMNS says; 0: there is no width
 	JSON           bool
 	Exit           func(code int) // ends the process; a verb may replace it
 }
 
-// Text prints lines of text. A terminal, which would cut them anywhere, gets them cut between words.
+// Text prints lines of text. A terminal, which would cut them anywhere, gets them cut between words; so does whoever sets COLUMNS.
 func (c *Context) Text(text string) { writeLines(c.Stdout, text, c.Columns) }
 
 // Textf formats lines of text and prints them.
@@ -49,11 +49,7 @@ func (c *Context) Note(text string) { c.Tellf("note: %s\n", text) }
 
 // tellf formats lines of text and prints them, on a terminal cut between words.
 func tellf(w io.Writer, format string, args ...any) {
-	width := 0
-	if tty := asTerminal(w); tty != nil {
-		width = columns(tty)
-	}
-	writeLines(w, fmt.Sprintf(format, args...), width)
+	writeLines(w, fmt.Sprintf(format, args...), widthOf(w))
 }
 
 // writeLines writes lines of text, cut between words to a width; 0: there is none.
@@ -151,9 +147,7 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 	out := &results{w: stdout}
 	c := &Context{Stdin: os.Stdin, Stdout: out, Stderr: stderr, JSON: f.JSON, Exit: p.exit}
 	defer func() { p.exit = c.Exit }()
-	if tty := asTerminal(stdout); tty != nil {
-		c.Terminal, c.Columns = true, columns(tty)
-	}
+	c.Terminal, c.Columns = asTerminal(stdout) != nil, widthOf(stdout)
 	if err := runVerb(parsed, c, out); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
 			err = suggest.Add(err, "free some space on that disk, or write to another disk")

@@ -30,3 +30,21 @@ func TestFields(t *testing.T) {
 		t.Errorf("wrapped, it says %q", got)
 	}
 }
+
+// TestColumns: where lines go elsewhere than to a terminal, they are as wide as COLUMNS says, if it says a width.
+func TestColumns(t *testing.T) {
+	for said, want := range map[string]int{"60": 60, "": 0, "wide": 0, "-3": 0} {
+		t.Setenv("COLUMNS", said)
+		if got := widthOf(new(strings.Builder)); got != want {
+			t.Errorf("COLUMNS=%s: %d, want %d", said, got, want)
+		}
+	}
+	t.Setenv("COLUMNS", "20")
+	var out strings.Builder
+	(&Context{Stdout: &out, Columns: widthOf(&out)}).Text("words that are cut between words\n")
+	for _, l := range strings.Split(out.String(), "\n") {
+		if len(l) > 20 {
+			t.Errorf("%d columns: %q", len(l), l)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,6 +79,18 @@ func fitted(list []Field, width int) string {
 		}
 		list = slices.Concat(list[:worst], list[worst+1:])
 	}
+}
+
+// widthOf returns how wide lines for a writer may be: as the terminal is or, elsewhere, as COLUMNS says; 0: there is no width.
+func widthOf(w io.Writer) int {
+	if tty := asTerminal(w); tty != nil {
+		return columns(tty)
+	}
+	n, err := strconv.Atoi(os.Getenv("COLUMNS"))
+	if err != nil {
+		return 0
+	}
+	return max(n, 0)
 }
 
 // columns returns the width of a terminal; 0: it is not known.
