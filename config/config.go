@@ -152,9 +152,9 @@ type Model struct {
 
 // Limits bound the memory of each tier, such as 20GB; none, which is 0 bytes, leaves the tier out; derived: what is free.
 type Limits struct {
-	Device   Bytes  `yaml:"device"`
-	Host     Bytes  `yaml:"host"` // of all ranks together, on all hosts
-	Disk     Bytes  `yaml:"disk"`
+	Device   Bytes  `yaml:"device"`    // of each rank
+	Host     Bytes  `yaml:"host"`      // of all ranks together, on all hosts: each rank has an equal share
+	Disk     Bytes  `yaml:"disk"`      // likewise
 	DiskPath string `yaml:"disk_path"` // the folder of the disk tier; derived: spill in the run's folder
 	// DiskEndurance is how much may be written to the disk in its life, as its maker states it (TBW), such as 600TB; none:
 	// it does not wear; derived: 600 times its size.

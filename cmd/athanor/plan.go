@@ -274,6 +274,10 @@ func (p *planned) print(c *cli.Context) {
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)
 	c.Textf("\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
+	if p.spec().Ranks > 1 {
+		c.Text("limits are those of one rank; the keys limits.host and limits.disk are for all ranks together, on all hosts\n")
+	}
+	p.sayStart(c)
 	fmt.Fprintln(c.Stdout)
 }
 
