@@ -5,6 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // EmbedAt, RoPEAt and AttentionAt are Embed, RoPE and Attention for incremental
@@ -220,25 +221,25 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 // attendEach is attentionAt for rows of which each has a place of its own, or a single one. All keys and values are in
-// the caches before any query looks, so rows of one sequence see each other. A task has the heads of a row that share
-// keys, or, where workers would be idle, some of them.
+// the caches before any query looks, so rows of one sequence see each other. A task has a row, or, where workers would be
+// idle, some of its heads: n[0] is the number of tasks of a row, n[1] of those that fill the caches, n[2] of workers.
 func (c *call) attendEach() {
-	rows := c.t[graph.AttentionQ].Rows
+	rows, workers, heads := c.t[graph.AttentionQ].Rows, c.env.Pool.Workers(), c.a.KVHeads
+	c.n = [4]int{heads * min(c.a.Heads/heads, (workers+rows*heads-1)/(rows*heads)), 1, workers}
+	if rows >= 8*workers {
+		c.n = [4]int{1, heads, workers}
+	}
 	if remembers(c.a, &c.t[graph.AttentionQ]) {
-		c.tasks(1, func(c *call, w *worker, _ int) {
+		c.tasks(c.n[1], func(c *call, w *worker, i int) {
 			for r := range c.t[graph.AttentionQ].Rows {
 				if _, position := placeOf(&c.t[placesAt], r); position >= 0 {
-					w.remember(c, r, 1, 0, c.a.KVHeads)
+					w.remember(c, r, 1, i*c.a.KVHeads/c.n[1], (i+1)*c.a.KVHeads/c.n[1])
 				}
 			}
 		})
 	}
-	group := c.a.Heads / c.a.KVHeads
-	c.n[0] = min(group, (c.env.Pool.Workers()+rows*c.a.KVHeads-1)/(rows*c.a.KVHeads)) // tasks of each
-	c.tasks(rows*c.a.KVHeads*c.n[0], func(c *call, w *worker, i int) {
-		group, part, i := c.a.Heads/c.a.KVHeads, i%c.n[0], i/c.n[0]
-		r, g := i/c.a.KVHeads, i%c.a.KVHeads
-		h0, h1 := g*group+part*group/c.n[0], g*group+(part+1)*group/c.n[0]
+	c.tasks(rows*c.n[0], func(c *call, w *worker, i int) {
+		r, h0, h1 := c.headsOf(i)
 		if _, position := placeOf(&c.t[placesAt], r); position < 0 {
 			o := &c.t[graph.AttentionO]
 			zero := w.dest(0, o, r, h0*c.a.HeadDim, h1*c.a.HeadDim)
@@ -247,13 +248,50 @@ func (c *call) attendEach() {
 			return
 		}
 		v := viewAt(c, r, 1)
-		w.attendOne(c, &v, h0, h1)
+		for h := h0; h < h1; {
+			end, next := min(h1, (h/v.group+1)*v.group), -1
+			if end < h1 {
+				next, _ = v.key(end/v.group, v.begin(v.from))
+			} else {
+				next = c.firstKey(i + c.n[2]) // likely this worker's next task
+			}
+			w.attendOne(c, &v, h, end, next)
+			h = end
+		}
 	})
+}
+
+// headsOf returns the row and the heads of the i-th task of attendEach. Heads of several tasks of a row share their keys.
+func (c *call) headsOf(i int) (r, h0, h1 int) {
+	if c.n[0] == 1 {
+		return i, 0, c.a.Heads
+	}
+	parts, group := c.n[0]/c.a.KVHeads, c.a.Heads/c.a.KVHeads
+	g, part := i%c.n[0]/parts, i%parts
+	return i / c.n[0], g*group + part*group/parts, g*group + (part+1)*group/parts
+}
+
+// firstKey returns the row of the cache with the first key that the i-th task of attendEach visits, or -1 if there is none.
+func (c *call) firstKey(i int) int {
+	if i >= c.t[graph.AttentionQ].Rows*c.n[0] {
+		return -1
+	}
+	r, h, _ := c.headsOf(i)
+	if _, position := placeOf(&c.t[placesAt], r); position < 0 {
+		return -1
+	}
+	v := viewAt(c, r, 1)
+	row, _ := v.key(h/v.group, v.begin(v.from))
+	return row
 }
 
 // attendOne computes the one query of heads [h0, h1), which share keys. It does what attend does with a block of
 // queries, but reads keys and values once for all heads; the scores of a head are a row.
-func (w *worker) attendOne(c *call, v *view, h0, h1 int) {
+//
+// A short sequence's keys are read at the speed of memory only if they are asked for early: values while scores are
+// computed, and the keys that come next, from row next of the cache on, while values are added. Scores of some keys that
+// the query does not see yet are computed too, as in attend, to fill the product's last columns.
+func (w *worker) attendOne(c *call, v *view, h0, h1, next int) {
 	q, kv, o := &c.t[graph.AttentionQ], &c.t[graph.AttentionKV], &c.t[graph.AttentionO]
 	i, n, size, row, g := v.from, h1-h0, v.size, v.row(v.from), h0/v.group
 	query := q.at(row, v.q(h0))
@@ -267,21 +305,50 @@ func (w *worker) attendOne(c *call, v *view, h0, h1 int) {
 	var init gemm.Init
 	for k0, k1 := v.begin(i), 0; k0 <= i; k0 = k1 {
 		k1 = blockEnd(k0, i+1)
-		keys := k1 - k0
-		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock)[:n*keys], Stride: keys}
-		r, col := v.key(g, k0)
-		w.serial.Gemm(gemm.NT, n, keys, size, query, recallRows(w, c.a, kv, r, col, keys, 0), tile, gemm.Init{})
+		keys, width := k1-k0, v.scored(c.a, k0, k1)
+		key, col := v.key(g, k0)
+		value, _ := v.value(g, k0)
+		fetchRows(w.v, c.a, kv, value, keys)
+		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock)[:n*width], Stride: width}
+		w.serial.Gemm(gemm.NT, n, width, size, query, recallRows(w, c.a, kv, key, col, width, 0), tile, gemm.Init{})
 		scale := w.capScores(c.a, tile.Data)
 		for h := range n {
-			fill(tile.Data[h*keys:][:max(0, v.first(i)-k0)], minusInf)
+			scores := tile.Data[h*width:][:width]
+			fill(scores[:max(0, v.first(i)-k0)], minusInf)
+			fill(scores[keys:], minusInf)
 		}
 		soft.addRows(w.v, tile.Data, scale, init.Residual.Data)
-		r, col = v.value(g, k0)
-		w.serial.Gemm(gemm.NN, n, size, keys, w.rounded(0, tile, n*keys, kv), recallRows(w, c.a, kv, r, col, keys, 1), sum, init)
+		if k1 <= i {
+			fetchRows(w.v, c.a, kv, key+keys, keys)
+		} else {
+			fetchRows(w.v, c.a, kv, next, keys)
+		}
+		w.serial.Gemm(gemm.NN, n, size, keys, w.rounded(0, tile, n*width, kv), recallRows(w, c.a, kv, value, col, keys, 1), sum, init)
 		init.Residual = sum
 	}
 	for h := range n {
 		w.putScaled(o, row, (h0+h)*size, sum.Data[h*size:(h+1)*size], 1/soft.l[h])
+	}
+}
+
+// scored returns the number of keys from k0 on whose scores are computed, where a query sees those before k1: in a cache of
+// numbers they fill the strips of a product.
+func (v *view) scored(a *graph.Attr, k0, k1 int) int {
+	const strip = 16
+	if a.CacheBits != 0 {
+		return k1 - k0
+	}
+	return min((k1-k0+strip-1)/strip*strip, v.context-k0)
+}
+
+// fetchRows prefetches n rows from row r on of a cache of numbers, if there are so many.
+func fetchRows(s *simd.Set, a *graph.Attr, kv *Tensor, r, n int) {
+	switch {
+	case r < 0 || r+n > kv.Rows || a.CacheBits != 0:
+	case kv.DType == graph.BF16:
+		s.Half.Fetch(kv.BF16[r*kv.Stride:][:n*kv.Cols])
+	default:
+		s.Fetch(kv.F32[r*kv.Stride:][:n*kv.Cols])
 	}
 }
 

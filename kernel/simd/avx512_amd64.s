@@ -1379,6 +1379,82 @@ done:
 	VZEROUPPER
 	RET
 
+// func fetchAVX512(x []float32)
+TEXT ·fetchAVX512(SB), NOSPLIT, $0-24
+	MOVQ x_base+0(FP), DI
+	MOVQ x_len+8(FP), BX
+	XORQ AX, AX
+	LEAQ -64(BX), R13
+	CMPQ AX, R13
+	JGT unrolledEnd
+	PCALIGN $32
+unrolled:
+	PREFETCHT1 0(DI)(AX*4)
+	PREFETCHT1 64(DI)(AX*4)
+	PREFETCHT1 128(DI)(AX*4)
+	PREFETCHT1 192(DI)(AX*4)
+	ADDQ $64, AX
+	CMPQ AX, R13
+	JLE unrolled
+unrolledEnd:
+	LEAQ -16(BX), R13
+	CMPQ AX, R13
+	JGT singleEnd
+	PCALIGN $32
+single:
+	PREFETCHT1 0(DI)(AX*4)
+	ADDQ $16, AX
+	CMPQ AX, R13
+	JLE single
+singleEnd:
+	MOVQ BX, R13
+	SUBQ AX, R13
+	JLE done
+	MOVQ $-1, R10
+	BZHIQ R13, R10, R10
+	KMOVW R10, K1
+	PREFETCHT1 0(DI)(AX*4)
+done:
+	VZEROUPPER
+	RET
+
+// func fetchHalfAVX512(x []uint16)
+TEXT ·fetchHalfAVX512(SB), NOSPLIT, $0-24
+	MOVQ x_base+0(FP), DI
+	MOVQ x_len+8(FP), BX
+	XORQ AX, AX
+	LEAQ -64(BX), R13
+	CMPQ AX, R13
+	JGT unrolledEnd
+	PCALIGN $32
+unrolled:
+	PREFETCHT1 0(DI)(AX*2)
+	PREFETCHT1 64(DI)(AX*2)
+	ADDQ $64, AX
+	CMPQ AX, R13
+	JLE unrolled
+unrolledEnd:
+	LEAQ -16(BX), R13
+	CMPQ AX, R13
+	JGT singleEnd
+	PCALIGN $32
+single:
+	PREFETCHT1 0(DI)(AX*2)
+	ADDQ $16, AX
+	CMPQ AX, R13
+	JLE single
+singleEnd:
+	MOVQ BX, R13
+	SUBQ AX, R13
+	JLE done
+	MOVQ $-1, R10
+	BZHIQ R13, R10, R10
+	KMOVW R10, K1
+	PREFETCHT1 0(DI)(AX*2)
+done:
+	VZEROUPPER
+	RET
+
 // func normAVX512(y, x, g, b []float32, mean, rstd float32)
 TEXT ·normAVX512(SB), NOSPLIT, $0-104
 	MOVQ y_base+0(FP), DI

@@ -4049,6 +4049,48 @@ done:
 	FMOVS F21, ret+56(FP)
 	RET
 
+// func fetchNEON(x []float32)
+TEXT ·fetchNEON(SB), NOSPLIT, $8-24
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 0(R0), PLDL2KEEP
+	ADD $64, R0
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+done:
+	RET
+
+// func fetchHalfNEON(x []uint16)
+TEXT ·fetchHalfNEON(SB), NOSPLIT, $8-24
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 0(R0), PLDL2KEEP
+	ADD $32, R0
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+done:
+	RET
+
 // func normNEON(y, x, g, b []float32, mean, rstd float32)
 TEXT ·normNEON(SB), NOSPLIT, $264-104
 	MOVD y_base+0(FP), R0

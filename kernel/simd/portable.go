@@ -68,6 +68,7 @@ func portableRows[T Stored]() Rows[T] {
 		Sum2:     sum2[T],
 		ScaleTo:  scaleTo[T],
 		MaxTo:    maxTo[T],
+		Fetch:    func([]T) {},
 		Sum:      sum[T],
 		SumSqDev: sumSqDev[T],
 		Norm:     norm[T],

@@ -109,6 +109,7 @@ type Rows[T Stored] struct {
 	ScaleTo func(y []T, x []float32, s float32)     // y = x * s
 	MaxTo   func(y []float32, x []T) (most float32) // y = x; returns Set.Max(x)
 
+	Fetch    func(x []T)                       // prefetches x, the data to be processed next
 	Sum      func(x []T) float32               // 0 for no elements
 	SumSqDev func(x []T, mean float32) float32 // sum of (x-mean)^2
 

@@ -24,6 +24,8 @@ func setAVX512() *Set {
 	s.SumSq64 = sumSq64AVX512
 	s.Exp = expAVX512
 	s.SumExp = sumExpAVX512
+	s.Fetch = fetchAVX512
+	s.Half.Fetch = fetchHalfAVX512
 	s.Norm = normAVX512
 	s.Half.Norm = normHalfAVX512
 	s.NormRMS = normRMSAVX512
@@ -181,6 +183,12 @@ func expAVX512(y, x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
 func sumExpAVX512(x, next []float32, scale, shift float32) (ret float32)
+
+//go:noescape
+func fetchAVX512(x []float32)
+
+//go:noescape
+func fetchHalfAVX512(x []uint16)
 
 //go:noescape
 func normAVX512(y, x, g, b []float32, mean, rstd float32)
@@ -525,6 +533,8 @@ func setAVX2() *Set {
 	s.SumSq64 = sumSq64AVX2
 	s.Exp = expAVX2
 	s.SumExp = sumExpAVX2
+	s.Fetch = fetchAVX2
+	s.Half.Fetch = fetchHalfAVX2
 	s.Norm = normAVX2
 	s.Half.Norm = normHalfAVX2
 	s.NormRMS = normRMSAVX2
@@ -682,6 +692,12 @@ func expAVX2(y, x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
 func sumExpAVX2(x, next []float32, scale, shift float32) (ret float32)
+
+//go:noescape
+func fetchAVX2(x []float32)
+
+//go:noescape
+func fetchHalfAVX2(x []uint16)
 
 //go:noescape
 func normAVX2(y, x, g, b []float32, mean, rstd float32)

@@ -24,6 +24,8 @@ func setNEON() *Set {
 	s.SumSq64 = sumSq64NEON
 	s.Exp = expNEON
 	s.SumExp = sumExpNEON
+	s.Fetch = fetchNEON
+	s.Half.Fetch = fetchHalfNEON
 	s.Norm = normNEON
 	s.Half.Norm = normHalfNEON
 	s.NormRMS = normRMSNEON
@@ -141,6 +143,12 @@ func expNEON(y, x, next []float32, scale, shift float32) (ret float32)
 
 //go:noescape
 func sumExpNEON(x, next []float32, scale, shift float32) (ret float32)
+
+//go:noescape
+func fetchNEON(x []float32)
+
+//go:noescape
+func fetchHalfNEON(x []uint16)
 
 //go:noescape
 func normNEON(y, x, g, b []float32, mean, rstd float32)

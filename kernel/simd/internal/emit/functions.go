@@ -58,6 +58,9 @@ var vectors = []function{
 		b.ahead("next")
 		b.sum("ret", exp(b, scaled(b)))
 	}},
+	{name: "Fetch", params: "x []float32", half: "x []uint16", unroll: 4, body: func(b *body) {
+		b.ahead("x")
+	}},
 	{name: "Norm", params: "y x g b []float32, mean rstd float32", half: "y x []uint16, g b []float32, mean rstd float32",
 		unroll: 2, past: true, body: func(b *body) {
 			b.store("y", b.fma(hat(b), b.load("g"), b.load("b")))

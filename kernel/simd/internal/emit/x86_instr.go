@@ -80,7 +80,9 @@ func (r *x86) node(i int, n node) {
 		r.load(n.name, r.reg[i])
 		return
 	case opAhead:
-		r.op("PREFETCHT1 %s", r.address(n.name))
+		if r.disp*r.size(n.name)%64 == 0 { // once for each cache line
+			r.op("PREFETCHT1 %s", r.address(n.name))
+		}
 		return
 	case opFetch:
 		r.fetch(n.name)
