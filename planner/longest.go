@@ -41,7 +41,7 @@ type AtLength func(tokens int) (*job.Spec, *graph.Graph, error)
 // It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans, and whole steps of many
 // micro-batches, only for the last length that fits and the first that is too long. Lengths with few divisors cannot be
 // cut as finely as others, so longer ones that fit may exist. Where ranks share sequences, step is raised to a length that
-// they can share. As in planning, ranks may share sequences or matrices if nothing fits without.
+// they can share, and where not even one step fits, it is a sixteenth. As in planning, ranks may share sequences or matrices if nothing fits without.
 func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, spec.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
@@ -85,10 +85,25 @@ func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtL
 			lo, hi = hi, hi+max(1, hi/nearEnough)
 		case lo > 0 && isTooLong(why):
 			return &Longest{Tokens: lo * step, Sharing: l.sharing, TooLong: hi * step, Beyond: why.Error()}, nil
+		case lo == 0 && errors.Is(why, search.ErrDoesNotFit):
+			return shorter(ctx, l, step, why, note)
 		default:
 			return nil, why
 		}
 	}
+}
+
+// shorter finds the longest sequence of less than a step, of which one does not fit for the given reason.
+func shorter(ctx context.Context, l *lengths, step int, why error, note func(string)) (*Longest, error) {
+	const finer = 16
+	less := step / finer
+	if unit := graph.PartUnit(l.spec.Share); less%unit != 0 || less == 0 {
+		less = unit
+	}
+	if less == step {
+		return nil, fmt.Errorf("not even sequences of %d tokens: %w", step, why)
+	}
+	return MaxSequence(ctx, l.machine, l.spec, l.at, less, note)
 }
 
 // isTooLong reports whether an error says that sequences are too long, for the memory or for the configuration.

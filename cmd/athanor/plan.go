@@ -29,7 +29,7 @@ type planCmd struct {
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
 
 	MaxSequence bool `help:"Find the longest sequence that fits instead."`
-	Step        int  `help:"Search for --max-sequence in multiples of this many tokens (for long sequences, to within a hundredth)." default:"256"`
+	Step        int  `help:"Search for --max-sequence in multiples of this many tokens (for long sequences, to within a hundredth; where not even so many fit, of a sixteenth)." default:"256"`
 }
 
 // Help is what `plan --help` says besides the flags: the words of a plan.

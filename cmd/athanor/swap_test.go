@@ -23,7 +23,12 @@ func TestMaxSequence(t *testing.T) {
 	}
 	call("train", file, fmt.Sprint("sequence_length=", longest.Tokens)).must(t, 0)
 	call("train", file, "out="+dir+"/longer", fmt.Sprint("sequence_length=", longest.Tokens+step)).must(t, 3, "does not fit", "hint:")
-	call("plan", file, "--max-sequence", "limits.device=1KiB").must(t, 3, "does not fit", "hint:")
+	call("plan", file, "--max-sequence", "limits.device=1KiB").must(t, 3, "not even sequences of 1 tokens: ", "does not fit", "hint:")
+	var short planner.Longest // where not even one step fits
+	call("plan", file, "--max-sequence", "--step", "4096", "--json").must(t, 0).into(t, &short)
+	if short.Tokens != longest.Tokens && short.Tokens != longest.Tokens/256*256 && short.Tokens != longest.Tokens/16*16 {
+		t.Errorf("by steps of 4096 %+v, of %d %+v", short, step, longest)
+	}
 }
 
 // TestMaxSequenceNearEnough: a long one is reported to a hundredth, and as no more exact than that.
