@@ -221,8 +221,8 @@ func (c *Config) checkRanges(d *decoder) {
 		d.fail("delink_at", "no layers are tied; hint: set tie_layers, such as 4, or leave delink_at out")
 	case c.TieLayers > 0 && len(c.Freeze)+c.LoRA.Rank > 0:
 		d.fail("tie_layers", "layers that share parameters begin with random weights, and are trained whole; hint: leave out tie_layers, or freeze and lora")
-	case c.TieLayers > 0 && c.MaxTime > 0:
-		d.fail("tie_layers", "max_time would begin anew where the layers get parameters of their own; hint: set max_steps instead of max_time")
+	case c.TieLayers > 0 && c.DelinkAt != 0 && c.MaxTime > 0:
+		d.fail("tie_layers", "max_time would begin anew where the layers get parameters of their own; hint: set max_steps instead of max_time, or leave delink_at out")
 	}
 	c.checkWithin(d)
 	if c.KeepMask && c.LoRA.Rank > 0 {

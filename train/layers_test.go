@@ -58,8 +58,9 @@ func TestTieLayers(t *testing.T) {
 	if layersAlike(t, dir+"/one/checkpoint-8") {
 		t.Error("layers are tied again")
 	}
+	check(t, run("timed", 2, "max_time=1h"))
 	for _, c := range []struct{ says, override string }{
-		{"groups of 3", "tie_layers=3"}, {"trained weights", "model=" + dir + "/one/checkpoint-7"}, {"freeze", `freeze=["*norm*"]`}, {"max_time", "max_time=1h"},
+		{"groups of 3", "tie_layers=3"}, {"trained weights", "model=" + dir + "/one/checkpoint-7"}, {"freeze", `freeze=["*norm*"]`}, {"max_time", "max_time=1h delink_at=4"},
 		{"plan.sequence", "plan.sequence=2 ranks=2 sequence_length=128"}, {"plan.tensor", "plan.tensor=2 ranks=2"},
 	} {
 		if err := run("refused", 7, strings.Fields(c.override)...); err == nil || !strings.Contains(err.Error(), "tie_layers") || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "hint: ") {
