@@ -21,6 +21,7 @@
 package job
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -79,6 +80,9 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	s.OptimizerState = s.formats()
 	if to == config.ToRead {
 		return s, nil
+	}
+	if low := s.Optimizer.Rule().Low; s.LearningRate > 0 && s.LearningRate <= low {
+		note(fmt.Sprintf("with optimizer: %v, a learning_rate of %v usually learns hardly anything: its rates are some hundred times AdamW's", s.Optimizer, s.LearningRate))
 	}
 	if s.Device = c.Device; c.Hardware.Name == "" {
 		s.Device = machine.ChooseDevice(c.Device, note)

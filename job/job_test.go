@@ -63,6 +63,18 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestLowRate: a learning rate that is another optimizer's is told of, and no other.
+func TestLowRate(t *testing.T) {
+	for set, told := range map[string]bool{"optimizer=sgd": true, "optimizer=sgd learning_rate=0.01": true, "optimizer=sgd learning_rate=0.3": false, "optimizer=adamw": false, "optimizer=lion": false} {
+		var notes []string
+		_, err := Settle(config.ToTrain, parsed(t, strings.Fields(set)...), func(note string) { notes = append(notes, note) })
+		check(t, err)
+		if (len(notes) == 1 && strings.Contains(notes[0], "learning_rate")) != told || len(notes) > 1 {
+			t.Errorf("%s: %q", set, notes)
+		}
+	}
+}
+
 // TestReading: reading text settles nothing that needs a machine.
 func TestReading(t *testing.T) {
 	s, err := Settle(config.ToRead, parsed(t, "device=cuda", "ranks=auto"), nil)
@@ -106,7 +118,7 @@ func TestBegunFormat(t *testing.T) {
 
 // TestNoMoments: where the optimizer has no moments, no other format of them is tried.
 func TestNoMoments(t *testing.T) {
-	if s := settled(t, "optimizer=sgd"); !slices.Equal(s.OptimizerState, []plan.StateFormat{plan.FP32State}) {
+	if s := settled(t, "optimizer=sgd", "learning_rate=0.5"); !slices.Equal(s.OptimizerState, []plan.StateFormat{plan.FP32State}) {
 		t.Errorf("sgd: %v", s.OptimizerState)
 	}
 }
@@ -159,7 +171,7 @@ func TestWritten(t *testing.T) {
 func TestConstants(t *testing.T) {
 	for o := range optimizer.NumOptimizers {
 		r := o.Rule()
-		s := settled(t, "optimizer="+r.Name)
+		s := settled(t, "optimizer="+r.Name, "learning_rate=0.5")
 		if s.Optimizer != o || s.WeightDecay != r.Decay || s.Beta1 != r.Beta1 || s.Beta2 != r.Beta2 || s.Epsilon != r.Epsilon {
 			t.Errorf("%s: %+v", r.Name, s)
 		}

@@ -93,6 +93,8 @@ type Rule struct {
 	// Beta1, Beta2, Epsilon and Decay (of weights) are the defaults of the hyper-parameters, 0 where the rule has none; of a
 	// rule that leaves parameters to AdamW the first three are AdamW's.
 	Beta1, Beta2, Epsilon, Decay float64
+	// Low is a learning rate with which, and with lower ones, a run usually hardly learns; 0: none is known.
+	Low float64
 }
 
 var table = [NumOptimizers]Rule{
@@ -102,7 +104,7 @@ var table = [NumOptimizers]Rule{
 	// lower than AdamW's, and weight decay as much higher, so that their product is the same.
 	Lion: {Name: "lion", Op: graph.Lion, Moments: []Kind{FirstMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.99, Decay: 1},
 	// Gradient descent without momentum: weights are all the state there is. Learning rates are usually 100 to 1000 times AdamW's.
-	SGD: {Name: "sgd", Op: graph.SGD, Elementwise: true},
+	SGD: {Name: "sgd", Op: graph.SGD, Elementwise: true, Low: 0.01},
 	// See muon.go.
 	Muon: {Name: "muon", Op: graph.Muon, Moments: []Kind{FirstMoment}, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Decay: 0.1},
 }
