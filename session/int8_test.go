@@ -1,15 +1,12 @@
 package session
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
@@ -42,32 +39,19 @@ func loadInt8(t *testing.T, folder string, d graph.DType, o optimizer.Optimizer)
 // TestInt8Plans is law L1 for weights in int8: whatever the optimizer, the formats of moments, the plan and the ranks, every bit is that
 // of the plain run, weights are whole numbers of units, and Verify proves it beforehand.
 func TestInt8Plans(t *testing.T) {
-	r := rand.New(rand.NewPCG(testkit.Seed(t), 31))
-	type sort struct {
-		folder string
-		dtype  graph.DType
-		state  plan.StateFormat
-		o      optimizer.Optimizer
-	}
-	for _, c := range testkit.Sample([]sort{
+	(&formTest{seed: 31, cases: []formCase{
 		{"llama-tiny", graph.F32, plan.FP32State, optimizer.AdamW}, {"gpt2-tiny", graph.F32, plan.BF16Moments, optimizer.Lion}, {"llama-tied", graph.BF16, plan.BF16Moments, optimizer.AdamW},
 		{"gpt2-tiny", graph.F32, plan.PackedMoments, optimizer.AdamW}, {"neox-tiny", graph.F32, plan.BF16Moments, optimizer.AdamW}, {"gemma3-tiny", graph.F32, plan.FP32State, optimizer.Lion}, {"phi3-tiny", graph.F32, plan.FP32State, optimizer.AdamW},
-	}, 2, 2) {
-		f := loadInt8(t, c.folder, c.dtype, c.o)
-		f.state = c.state
-		p, want := f.train(t, f.plain(), 3)
-		f.inUnits(t, want)
-		f.numbered(t, p)
-		for k := range testkit.Count(1, 2, 8) {
-			t.Run(fmt.Sprintf("%s/%v/%v/%v/%d", c.folder, c.dtype, c.state, c.o, k), func(t *testing.T) {
-				pl := randomPlan(r, f)
-				_, got := f.train(t, pl, 3)
-				same(t, got, want)
-				f.prove(t, pl)
-			})
-		}
-		f.sameAmongRanks(t, r)
-	}
+	}, fast: 2, usual: 2, plans: [3]int{1, 2, 8}, steps: 3,
+		load: func(t *testing.T, c formCase) *fixture { return loadInt8(t, c.folder, c.dtype, c.o) },
+		holds: func(t *testing.T, f *fixture, p *program.Program, plain trace) {
+			f.inUnits(t, plain)
+			f.numbered(t, p)
+		},
+		ranks: func(t *testing.T, r *rand.Rand, f *fixture) {
+			f.inUnits(t, f.sameAmongRanks(t, r, plan.Shardings()[r.IntN(4)]))
+		},
+	}).run(t)
 }
 
 // numbered checks that each matrix is updated by its own number, from its first element on, since that is what rounding draws by.
@@ -88,28 +72,6 @@ func (f *fixture) numbered(t *testing.T, p *program.Program) {
 		if q.Unit > 0 && next[i] != int(q.Elems()) {
 			t.Errorf("%d of %d elements of %s are updated", next[i], q.Elems(), q.Name)
 		}
-	}
-}
-
-// sameAmongRanks checks that ranks that divide parameters in one way have the same bits wherever these are.
-func (f *fixture) sameAmongRanks(t *testing.T, r *rand.Rand) {
-	t.Helper()
-	shard := plan.Shardings()[r.IntN(4)]
-	var first trace
-	for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
-		pl := f.plain()
-		f.amongRanks(r, pl, 2)
-		for i := range pl.Chunks {
-			pl.Chunks[i].Shard, pl.Chunks[i].State = shard, away
-		}
-		pl.Cache = pl.CacheNeeded(f.graph)
-		_, got := f.train(t, pl, 2)
-		if away == device.DeviceTier {
-			f.inUnits(t, got)
-			first = got
-		}
-		same(t, got, first)
-		f.prove(t, pl)
 	}
 }
 

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
@@ -41,36 +39,21 @@ func gone(i int) (zero float32, is bool) {
 // TestMaskedPlans is law L1 for sparse weights: whatever the optimizer, the formats, the plan and the ranks, weights that are 0 stay
 // so and have no moments, others are trained, and every bit is that of the plain run; and Verify proves it beforehand.
 func TestMaskedPlans(t *testing.T) {
-	r := rand.New(rand.NewPCG(testkit.Seed(t), 23))
-	type sort struct {
-		folder string
-		dtype  graph.DType
-		state  plan.StateFormat
-		o      optimizer.Optimizer
-	}
-	for _, c := range testkit.Sample([]sort{
+	(&formTest{seed: 23, cases: []formCase{
 		{"llama-tiny", graph.F32, plan.FP32State, optimizer.AdamW}, {"gpt2-tiny", graph.BF16, plan.FP32State, optimizer.Muon}, {"llama-tied", graph.BF16, plan.BF16State, optimizer.Lion},
 		{"mixtral-tiny", graph.BF16, plan.FP32State, optimizer.AdamW}, {"llama-tiny", graph.F32, plan.BF16Moments, optimizer.Muon}, {"gpt2-tiny", graph.F32, plan.BF16Moments, optimizer.Lion},
 		{"qwen2-tiny", graph.BF16, plan.BF16State, optimizer.Muon}, {"neox-tiny", graph.BF16, plan.BF16State, optimizer.AdamW},
-	}, 2, 3) {
-		f := loadMasked(t, c.folder, c.dtype, c.o)
-		f.state = c.state
-		_, want := f.train(t, f.plain(), 3)
-		f.staySparse(t, want)
-		for k := range testkit.Count(1, 2, 8) {
-			t.Run(fmt.Sprintf("%s/%v/%v/%v/%d", c.folder, c.dtype, c.state, c.o, k), func(t *testing.T) {
-				pl := randomPlan(r, f)
-				_, got := f.train(t, pl, 3)
-				same(t, got, want)
-				f.prove(t, pl)
-			})
-		}
-		pl := f.plain()
-		f.amongRanks(r, pl, 2)
-		pl.Cache = pl.CacheNeeded(f.graph)
-		_, got := f.train(t, pl, 3)
-		f.staySparse(t, got)
-	}
+	}, fast: 2, usual: 3, plans: [3]int{1, 2, 8}, steps: 3,
+		load:  func(t *testing.T, c formCase) *fixture { return loadMasked(t, c.folder, c.dtype, c.o) },
+		holds: func(t *testing.T, f *fixture, _ *program.Program, plain trace) { f.staySparse(t, plain) },
+		ranks: func(t *testing.T, r *rand.Rand, f *fixture) {
+			pl := f.plain()
+			f.amongRanks(r, pl, 2)
+			pl.Cache = pl.CacheNeeded(f.graph)
+			_, got := f.train(t, pl, 3)
+			f.staySparse(t, got)
+		},
+	}).run(t)
 }
 
 // staySparse checks the final state of a run: bits of weights that were 0, their moments, and that other weights are not 0.
@@ -104,40 +87,26 @@ func (f *fixture) staySparse(t *testing.T, tr trace) {
 // TestCompactPlans is law L1 where only what is left is stored: weights, gradients that wait, and state. Every bit is that of the plain run,
 // which stores all, wherever chunks are and whoever updates them; and Verify proves it beforehand.
 func TestCompactPlans(t *testing.T) {
-	r := rand.New(rand.NewPCG(testkit.Seed(t), 29))
-	type sort struct {
-		folder string
-		dtype  graph.DType
-		o      optimizer.Optimizer
-	}
-	for _, c := range testkit.Sample([]sort{
-		{"llama-tiny", graph.F32, optimizer.AdamW}, {"gpt2-tiny", graph.BF16, optimizer.Lion}, {"mixtral-tiny", graph.BF16, optimizer.AdamW},
-		{"neox-tiny", graph.F32, optimizer.Lion}, {"llama-tied", graph.BF16, optimizer.AdamW}, {"llama-tiny", graph.BF16, optimizer.SGD},
-	}, 2, 3) {
-		f := loadMasked(t, c.folder, c.dtype, c.o)
-		f.knowKept(t)
-		_, want := f.train(t, f.plain(), 3)
-		for k := range testkit.Count(2, 4, 30) {
-			t.Run(fmt.Sprintf("%s/%v/%v/%d", c.folder, c.dtype, c.o, k), func(t *testing.T) {
-				pl := randomPlan(r, f)
-				if pl.Ranks > 1 {
-					t.Skip("ranks divide chunks")
-				}
-				some := false
-				for i := range pl.Chunks {
-					ch := &pl.Chunks[i]
-					ch.Compact = ch.Sparse(f.graph) && r.IntN(4) > 0
-					some = some || ch.Compact
-				}
-				if pl.Cache = max(pl.Cache, pl.CacheNeeded(f.graph)); !some {
-					t.Skip("no chunk is compact")
-				}
-				_, got := f.train(t, pl, 3)
-				same(t, got, want)
-				f.prove(t, pl)
-			})
-		}
-	}
+	(&formTest{seed: 29, cases: []formCase{
+		{"llama-tiny", graph.F32, plan.FP32State, optimizer.AdamW}, {"gpt2-tiny", graph.BF16, plan.FP32State, optimizer.Lion}, {"mixtral-tiny", graph.BF16, plan.FP32State, optimizer.AdamW},
+		{"neox-tiny", graph.F32, plan.FP32State, optimizer.Lion}, {"llama-tied", graph.BF16, plan.FP32State, optimizer.AdamW}, {"llama-tiny", graph.BF16, plan.FP32State, optimizer.SGD},
+	}, fast: 2, usual: 3, plans: [3]int{2, 4, 30}, steps: 3,
+		load: func(t *testing.T, c formCase) *fixture { return loadMasked(t, c.folder, c.dtype, c.o).knowKept(t) },
+		change: func(t *testing.T, r *rand.Rand, f *fixture, pl *plan.Plan) {
+			if pl.Ranks > 1 {
+				t.Skip("ranks divide chunks")
+			}
+			some := false
+			for i := range pl.Chunks {
+				ch := &pl.Chunks[i]
+				ch.Compact = ch.Sparse(f.graph) && r.IntN(4) > 0
+				some = some || ch.Compact
+			}
+			if pl.Cache = max(pl.Cache, pl.CacheNeeded(f.graph)); !some {
+				t.Skip("no chunk is compact")
+			}
+		},
+	}).run(t)
 }
 
 // knowKept has the fixture's model know how many of its weights are stored where only those are that are not 0.

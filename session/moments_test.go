@@ -2,7 +2,6 @@ package session
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -34,43 +33,16 @@ func loadPacked(t *testing.T, folder string, d graph.DType, o optimizer.Optimize
 // every bit of weights and moments is that of the plain run; and Verify proves it beforehand. Ranks that divide them have the
 // same bits wherever they are.
 func TestPackedPlans(t *testing.T) {
-	r := rand.New(rand.NewPCG(testkit.Seed(t), 31))
-	type packedCase struct {
-		folder string
-		dtype  graph.DType
-		o      optimizer.Optimizer
-	}
-	for _, c := range testkit.Sample([]packedCase{
-		{"llama-tiny", graph.F32, optimizer.AdamW}, {"llama-tied", graph.BF16, optimizer.AdamW}, {"gpt2-tiny", graph.F32, optimizer.Lion},
-	}, 1, 2) {
-		f := loadPacked(t, c.folder, c.dtype, c.o)
-		_, want := f.train(t, f.plain(), 2)
-		for k := range testkit.Count(1, 2, 10) {
-			t.Run(fmt.Sprintf("%s/%v/%v/%d", c.folder, c.dtype, c.o, k), func(t *testing.T) {
-				pl := randomPlan(r, f)
-				_, got := f.train(t, pl, 2)
-				same(t, got, want)
-				f.prove(t, pl)
-			})
-		}
-		for _, shard := range testkit.Sample(plan.Shardings(), 1, 4) {
-			var first trace
-			for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
-				pl := f.plain()
-				f.amongRanks(r, pl, 2)
-				for i := range pl.Chunks {
-					pl.Chunks[i].Shard, pl.Chunks[i].State = shard, away
-				}
-				pl.Cache = pl.CacheNeeded(f.graph)
-				_, got := f.train(t, pl, 2)
-				if away == device.DeviceTier {
-					first = got
-				}
-				same(t, got, first)
-				f.prove(t, pl)
+	(&formTest{seed: 31, cases: []formCase{
+		{"llama-tiny", graph.F32, plan.PackedMoments, optimizer.AdamW}, {"llama-tied", graph.BF16, plan.PackedMoments, optimizer.AdamW}, {"gpt2-tiny", graph.F32, plan.PackedMoments, optimizer.Lion},
+	}, fast: 1, usual: 2, plans: [3]int{1, 2, 10}, steps: 2,
+		load: func(t *testing.T, c formCase) *fixture { return loadPacked(t, c.folder, c.dtype, c.o) },
+		ranks: func(t *testing.T, r *rand.Rand, f *fixture) {
+			for _, shard := range testkit.Sample(plan.Shardings(), 1, 4) {
+				f.sameAmongRanks(t, r, shard)
 			}
-		}
-	}
+		},
+	}).run(t)
 }
 
 // bytesPartly checks that parts of a moment in 8 bits are read and written as bytes, that these stand for its numbers, and that there
