@@ -14,10 +14,11 @@ import (
 type bench struct {
 	law           Law
 	flops         float64 // per second
-	rate          float64 // the best learning rate at width 256
-	batch         float64
+	rate          float64 // the best learning rate at width 256 and the best batch of a run of usualRead tokens
+	batch         float64 // that batch: it grows as the root of the length
 	noise         *rand.Rand
 	largest       float64 // parameters that fit
+	unique        float64 // tokens of text
 	spent, trying float64
 	runs          int
 	fail          error
@@ -38,23 +39,33 @@ func (b *bench) Run(ctx context.Context, s Setting, steps int) (float64, error) 
 	tokens := float64(steps * s.Batch * 256)
 	b.spent += tokens / speed
 	b.trying += tokens / speed
-	off := math.Log(s.Rate / b.rate * math.Sqrt(float64(s.Width)/256))
-	many := math.Log(float64(s.Batch) / b.batch)
-	return b.law.Loss(s.Params(), tokens) * (1 + 0.01*off*off + 0.004*many*many) * (1 + 0.002*b.noise.NormFloat64()), b.fail
+	batch := max(1, b.batch*math.Sqrt(tokens/usualRead))
+	off := math.Log(s.Rate / b.rateOf(s.Shape, batch))
+	many := math.Log(float64(s.Batch) / batch)
+	return b.law.Loss(s.Params(), Worth(tokens, b.unique)) * (1 + 0.01*off*off + 0.004*many*many) * (1 + 0.002*b.noise.NormFloat64()), b.fail
+}
+
+// usualRead is the tokens of a run of about an hour.
+const usualRead = 6e7
+
+func (b *bench) rateOf(s Shape, batch float64) float64 {
+	return b.rate * math.Sqrt(batch/b.batch*256/float64(s.Width))
 }
 
 func ask(b *bench, seconds float64) (*Advice, error) {
 	own := Setting{Shape{4, 192, 3}, 4, 3e-3}
-	return Answer(context.Background(), Question{Seconds: seconds, Share: 0.1, Own: own, Sequence: 256, Unique: 1e9, Frequent: 1e3, Say: func(string) {}}, b)
+	return Answer(context.Background(), Question{Seconds: seconds, Share: 0.1, Own: own, Sequence: 256, Unique: b.unique, Frequent: 1e3, Say: func(string) {}}, b)
 }
 
+// newBench returns a lab whose losses at a million parameters and tokens are of the kind that small models have.
 func newBench(r *rand.Rand) *bench {
-	return &bench{law: Law{E: 1 + r.Float64(), A: 30 + 60*r.Float64(), Alpha: 0.3 + 0.1*r.Float64(), B: 200 + 300*r.Float64(), Beta: 0.3 + 0.1*r.Float64()},
-		flops: 2e11, rate: 2e-3 * math.Exp(r.NormFloat64()/2), batch: 8, noise: r, largest: math.Inf(1)}
+	alpha, beta := 0.3+0.1*r.Float64(), 0.14+0.12*r.Float64()
+	return &bench{law: Law{E: 0.3 + r.Float64(), A: (0.2 + 0.3*r.Float64()) * math.Pow(1e6, alpha), Alpha: alpha, B: (2.5 + r.Float64()) * math.Pow(1e6, beta), Beta: beta},
+		flops: 2e11, rate: 2e-3 * math.Exp(r.NormFloat64()/2), batch: 8, noise: r, largest: math.Inf(1), unique: 1e9}
 }
 
-// TestAnswer: but for one law in eight, whose terms the short runs cannot tell apart, the advised model is within two percent of the
-// best of all that were considered, and its loss is predicted to three percent. Short runs take no more than their share.
+// TestAnswer: the advised model is within two percent of the best of all that were considered. Its loss is predicted to six percent, and
+// but for one law in four, whose terms the short runs cannot tell apart, to three. Short runs take no more than their share.
 func TestAnswer(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 3))
 	missed, n := 0, testkit.Count(1, 4, 100)
@@ -69,18 +80,20 @@ func TestAnswer(t *testing.T) {
 			best = min(best, b.law.Loss(c.Params, c.Tokens))
 		}
 		chosen := a.Best()
-		if got := b.law.Loss(chosen.Params, chosen.Tokens); got > 1.02*best || math.Abs(chosen.Loss/got-1) > 0.03 {
+		if got := b.law.Loss(chosen.Params, chosen.Tokens); got > 1.02*best || math.Abs(chosen.Loss/got-1) > 0.06 {
+			t.Errorf("%v: predicted %.4f, reached %.4f, the best %.4f: %+v is taken for %+v", chosen.Shape, chosen.Loss, got, best, b.law, a.Law)
+		} else if math.Abs(chosen.Loss/got-1) > 0.03 {
 			t.Logf("%v: predicted %.4f, reached %.4f, the best %.4f: %+v is taken for %+v", chosen.Shape, chosen.Loss, got, best, b.law, a.Law)
 			missed++
 		}
 		if b.trying > 0.11*3600 || math.Abs(a.Seconds-(3600-b.spent)) > 1e-6 {
 			t.Errorf("short runs took %.0f s; %.0f s are left", b.trying, a.Seconds)
 		}
-		if off := math.Abs(math.Log2(chosen.Rate / b.rate * math.Sqrt(float64(chosen.Width)/256))); off > 2 {
+		if off := math.Abs(math.Log2(chosen.Rate / b.rateOf(chosen.Shape, float64(chosen.Batch)))); off > 2 {
 			t.Errorf("learning rate %.2g of width %d, best %.2g of 256", chosen.Rate, chosen.Width, b.rate)
 		}
 	}
-	if missed > n/8 {
+	if missed > max(1, n/4) {
 		t.Errorf("%d of %d are missed", missed, n)
 	}
 }
@@ -90,8 +103,10 @@ func TestAnswerOfLittleText(t *testing.T) {
 	b := newBench(rand.New(rand.NewPCG(1, 1)))
 	q := Question{Seconds: 3600, Share: 0.1, Own: Setting{Shape{4, 192, 3}, 4, 3e-3}, Sequence: 256, Frequent: 1e3, Say: func(string) {}}
 	loss := func(unique float64) float64 {
+		b := newBench(rand.New(rand.NewPCG(1, 1)))
 		q.Unique = unique
-		a, err := Answer(context.Background(), q, newBench(rand.New(rand.NewPCG(1, 1))))
+		b.unique = unique
+		a, err := Answer(context.Background(), q, b)
 		if err != nil {
 			t.Fatal(err)
 		}

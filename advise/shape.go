@@ -61,7 +61,7 @@ func Shapes(n float64, own Shape) []Shape {
 	}
 	bySize := func(a, b Shape) int { return cmp.Compare(a.Params(), b.Params()) }
 	slices.SortStableFunc(list, bySize)
-	if list = thin(list); !slices.Contains(list, own) {
+	if list = thin(list); own.Layers > 0 && !slices.Contains(list, own) {
 		list = append(list, own)
 	}
 	slices.SortStableFunc(list, bySize)
@@ -104,4 +104,11 @@ func nearest(list []Model, n float64) (at int) {
 		}
 	}
 	return at
+}
+
+// nearestShape returns the shape of usual proportions whose size is nearest to n.
+func nearestShape(n float64) Shape {
+	off := func(s Shape) float64 { return math.Abs(math.Log(s.Params() / n)) }
+	least := Shape{Layers: 2, Width: narrowest}.Params()
+	return slices.MinFunc(Shapes(max(n, least), Shape{}), func(x, y Shape) int { return cmp.Compare(off(x), off(y)) })
 }

@@ -29,8 +29,8 @@ import (
 
 type adviseCmd struct {
 	cli.Target
-	Share float64 `help:"Share of max_time that short runs may take." default:"0.1"`
-	Out   string  `help:"The configuration to write." default:"advised.yaml" placeholder:"FILE"`
+	Share *float64 `help:"Share of max_time that short runs may take. By default a tenth; of less than an hour more, up to a quarter of ten minutes."`
+	Out   string   `help:"The configuration to write." default:"advised.yaml" placeholder:"FILE"`
 }
 
 // Help is what `advise --help` says besides the flags.
@@ -41,8 +41,8 @@ func (adviseCmd) Help() string {
 }
 
 func (v *adviseCmd) Run(c *cli.Context) error {
-	if !(v.Share > 0 && v.Share <= 0.5) {
-		return cli.UsageError(fmt.Sprintf("advise: --share is %v; hint: use a share of the time above 0 and at most 0.5, such as 0.1", v.Share))
+	if v.Share != nil && !(*v.Share > 0 && *v.Share <= 0.5) {
+		return cli.UsageError(fmt.Sprintf("advise: --share is %v; hint: use a share of the time above 0 and at most 0.5, such as 0.1", *v.Share))
 	}
 	if err := cli.CanWrite([]string{v.Config}, v.Out); err != nil {
 		return err
@@ -68,8 +68,14 @@ func (v *adviseCmd) Run(c *cli.Context) error {
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
 	l := &lab{v: v, c: c, spec: spec, began: began}
+	seconds := time.Duration(spec.MaxTime).Seconds()
+	share := advise.UsualShare(seconds)
+	if v.Share != nil {
+		share = *v.Share
+	}
+	c.Textf("short runs may take %s, %.0f %% of the time\n", time.Duration(seconds*share*float64(time.Second)).Round(time.Second), 100*share)
 	q := advise.Question{
-		Seconds: time.Duration(spec.MaxTime).Seconds(), Share: v.Share, Sequence: spec.SequenceLength, Unique: float64(unique), Frequent: frequent, Say: show.Say,
+		Seconds: seconds, Share: share, Sequence: spec.SequenceLength, Unique: float64(unique), Frequent: frequent, Say: show.Say,
 		Own: advise.Setting{Shape: advise.Shape{Layers: own.Layers, Width: own.Width, Heads: own.Heads}, Batch: spec.GlobalBatch, Rate: spec.LearningRate},
 	}
 	a, err := advise.Answer(ctx, q, l)
@@ -206,22 +212,35 @@ func (l *lab) write(a *advise.Advice) error {
 	return checkpoint.WriteFile(checkpoint.Disk{}, l.v.Out, text)
 }
 
-// printAdvice prints the models, best first, and what was found.
+// printAdvice prints the models, best first, why the others are not advised, and what was found.
 func printAdvice(c *cli.Context, a *advise.Advice, out string) error {
 	const shown = 8
+	best, l := a.Best(), a.Law
 	w := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "layers\twidth\tparameters\ttokens/s\ttokens read\ttimes\tpredicted loss\tof size\tof text\t")
-	for _, m := range a.Choices[:min(shown, len(a.Choices))] {
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%.2g\t%.4f\t%.3f\t%.3f\t\n", m.Layers, m.Width, stat.Number(m.Params, 0), stat.Number(m.Speed, 0), stat.Number(m.Tokens, 0), m.Tokens/a.Unique, m.Loss, m.OfSize, m.OfText)
+	fmt.Fprintln(w, "layers\twidth\tparameters\ttokens/s\ttokens read\ttimes\tpredicted loss\tof size\tof text\twhy not\t")
+	for i := range a.Choices[:min(shown, len(a.Choices))] {
+		m := &a.Choices[i]
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%.2g\t%.4f\t%.3f\t%.3f\t%s\t\n", m.Layers, m.Width, stat.Number(m.Params, 0), stat.Number(m.Speed, 0), stat.Number(m.Tokens, 0), m.Tokens/a.Unique, m.Loss, m.OfSize, m.OfText, whyNot(m, best))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	best, l := a.Best(), a.Law
 	c.Textf("advised: %d layers of %d with %d heads, batch %d, learning rate %.3g: predicted loss %.4f ± %.3f after %s\n", best.Layers, best.Width, best.Heads, best.Batch, best.Rate,
 		best.Loss, best.Spread, time.Duration(a.Seconds*float64(time.Second)).Truncate(time.Second))
 	c.Textf("of size, of text: what a larger model, and more text, would gain at most. The law, %.3g + %.3g/N^%.3g + %.3g/D^%.3g, is fitted to %d of %d short runs\n",
 		l.E, l.A, l.Alpha, l.B, l.Beta, len(slices.DeleteFunc(slices.Clone(a.Pilots), func(p advise.Pilot) bool { return !p.Law })), len(a.Pilots))
 	c.Textf("configuration: %s; train it by: athanor train %s\n", out, out)
 	return nil
+}
+
+// whyNot says what a model loses by against the best one.
+func whyNot(m, best *advise.Choice) string {
+	switch behind := m.Loss - best.Loss; {
+	case m == best:
+		return ""
+	case m.OfSize > best.OfSize:
+		return fmt.Sprintf("too small: %+.3f", behind)
+	default:
+		return fmt.Sprintf("reads too little: %+.3f", behind)
+	}
 }
