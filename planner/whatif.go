@@ -42,6 +42,7 @@ type supposition struct {
 	search.WhatIf
 	Task
 	best *search.Candidate // its plan; nil: none is known
+	kept bool              // that is the present plan
 }
 
 // WhatIfs plans for machines with more memory or faster links than this one, and for runs with other keys. now is
@@ -137,6 +138,7 @@ func (w *supposition) compare(t *Task, now *search.Result) error {
 	}
 	if w.best == nil || same.Seconds() <= w.Seconds {
 		w.take(&same, "the same plan")
+		w.kept = true
 		w.Gain, w.AtMost = same.Seconds()/now.Best.Seconds()-1, true
 		return nil
 	}
@@ -144,15 +146,12 @@ func (w *supposition) compare(t *Task, now *search.Result) error {
 	return nil
 }
 
-// improve searches for faster plans than were sketched for some time: first where the sketch is loose, and of those where it is
-// fastest. What is better is told to noted.
+// improve searches for faster plans than were sketched for some time: first where they may be most, and of those where the
+// sketch is fastest. What is better is told to noted.
 func improve(ctx context.Context, list []*supposition, note func(string), lasts time.Duration, find Planner, noted func(*supposition)) error {
 	open := slices.DeleteFunc(slices.Clone(list), func(w *supposition) bool { return !w.AtMost })
 	slices.SortStableFunc(open, func(a, b *supposition) int {
-		if a.loose() != b.loose() {
-			return map[bool]int{true: -1, false: 1}[a.loose()]
-		}
-		return cmp.Compare(b.TokenRate, a.TokenRate)
+		return cmp.Or(cmp.Compare(a.certain(), b.certain()), cmp.Compare(b.TokenRate, a.TokenRate))
 	})
 	enough, stop := context.WithTimeout(ctx, lasts)
 	defer stop()
@@ -165,8 +164,17 @@ func improve(ctx context.Context, list []*supposition, note func(string), lasts 
 	})
 }
 
-// loose reports whether a plan may be much faster than the sketch: its device waits or computes things again.
-func (w *supposition) loose() bool { return w.best.Idle()+w.best.Repeated() > near }
+// certain ranks how little a search may find: most beside a sketch whose device waits or computes things again, least beside a
+// present plan that no sketch beats.
+func (w *supposition) certain() int {
+	switch {
+	case w.kept:
+		return 2
+	case w.best.Idle()+w.best.Repeated() < near:
+		return 1
+	}
+	return 0
+}
 
 // improve searches for a faster plan than was sketched. What an interrupted search found is a bound, too.
 func (w *supposition) improve(ctx context.Context, find Planner, noted func(*supposition)) error {
