@@ -410,7 +410,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		return fmt.Errorf("plan: the plan was made for another model\n  plan:  %s\n  model: %s\nhint: make a new plan, or leave `plan` out", pl.Model, fp)
 	}
 	if pl.SequenceLength != g.Sequence() {
-		return fmt.Errorf("plan: sequence_length %d, but the run has %d; hint: make a new plan", pl.SequenceLength, g.Sequence())
+		return fmt.Errorf("plan: sequence_length %d, but the run has %d; hint: make a new plan, or set sequence_length: %[1]d", pl.SequenceLength, g.Sequence())
 	}
 	if pl.Parts() != g.Parts() {
 		return fmt.Errorf("plan: %d ranks share each sequence, but in the run it is %d; hint: make a new plan", pl.Parts(), g.Parts())
@@ -418,8 +418,11 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if pl.Sharers() != g.Shared() {
 		return fmt.Errorf("plan: %d ranks share each matrix, but in the run it is %d; hint: make a new plan", pl.Sharers(), g.Shared())
 	}
-	if t, err := Precision(pl.Precision); err != nil || t != g.DType {
-		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
+	switch t, err := Precision(pl.Precision); {
+	case err != nil:
+		return fmt.Errorf("plan: %w", err)
+	case t != g.DType:
+		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan, or set precision: %[1]s", pl.Precision, g.DType)
 	}
 	if master, _ := pl.State.Types(); master != graph.F32 && g.DType != master {
 		return fmt.Errorf("plan: optimizer_state %q stores weights in %v, but operators read them in %v; hint: use precision bf16 or another optimizer_state", pl.State, master, g.DType)

@@ -186,9 +186,10 @@ func TestPlanFile(t *testing.T) {
 		want string
 	}{
 		"unknown field":    {func(p map[string]any) { p["swop"] = 1 }, 2, "swop"},
-		"another model":    {func(p map[string]any) { p["model"] = "gpt2" }, 2, "another model"},
-		"another length":   {func(p map[string]any) { p["sequence_length"] = 64 }, 2, "sequence_length"},
-		"precision":        {func(p map[string]any) { p["precision"] = "fp8" }, 2, "precision"},
+		"another model":    {func(p map[string]any) { p["model"] = "gpt2" }, 2, "hint: make a new plan, or leave `plan` out"},
+		"another length":   {func(p map[string]any) { p["sequence_length"] = 64 }, 2, "hint: make a new plan, or set sequence_length: 64"},
+		"other precision":  {func(p map[string]any) { p["precision"] = "bf16" }, 2, "hint: make a new plan, or set precision: bf16"},
+		"precision":        {func(p map[string]any) { p["precision"] = "fp8" }, 2, "hint: use fp32 or bf16"},
 		"product":          {func(p map[string]any) { p["micro_batches"], p["group"] = 3, 1 }, 2, "global_batch"},
 		"zero batch":       {func(p map[string]any) { p["micro_batch"] = 0 }, 2, "micro_batch"},
 		"huge batch":       {func(p map[string]any) { p["micro_batch"], p["micro_batches"] = 1<<40, 1<<40 }, 2, "micro_batch"},
