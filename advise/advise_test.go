@@ -54,7 +54,7 @@ func (b *bench) rateOf(s Shape, batch float64) float64 {
 
 func ask(b *bench, seconds float64) (*Advice, error) {
 	own := Setting{Shape{4, 192, 3}, 4, 3e-3}
-	return Answer(context.Background(), Question{Seconds: seconds, Share: 0.1, Own: own, Sequence: 256, Unique: b.unique, Frequent: 1e3, Say: func(string) {}}, b)
+	return Answer(context.Background(), Question{Seconds: seconds, Share: UsualShare(seconds), Own: own, Sequence: 256, Unique: b.unique, Frequent: 1e3, Say: func(string) {}}, b)
 }
 
 // newBench returns a lab whose losses at a million parameters and tokens are of the kind that small models have.
@@ -69,9 +69,9 @@ func newBench(r *rand.Rand) *bench {
 func TestAnswer(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 3))
 	missed, n := 0, testkit.Count(1, 4, 100)
-	for range n {
-		b := newBench(r)
-		a, err := ask(b, 3600)
+	for i := range n {
+		b, seconds := newBench(r), []float64{600, 3600}[i%2]
+		a, err := ask(b, seconds)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestAnswer(t *testing.T) {
 			t.Logf("%v: predicted %.4f, reached %.4f, the best %.4f: %+v is taken for %+v", chosen.Shape, chosen.Loss, got, best, b.law, a.Law)
 			missed++
 		}
-		if b.trying > 0.11*3600 || math.Abs(a.Seconds-(3600-b.spent)) > 1e-6 {
+		if b.trying > 1.1*seconds*UsualShare(seconds) || math.Abs(a.Seconds-(seconds-b.spent)) > 1e-6 {
 			t.Errorf("short runs took %.0f s; %.0f s are left", b.trying, a.Seconds)
 		}
 		if off := math.Abs(math.Log2(chosen.Rate / b.rateOf(chosen.Shape, float64(chosen.Batch)))); off > 2 {
