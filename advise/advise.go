@@ -43,10 +43,12 @@ func UsualShare(seconds float64) float64 { return min(0.25, max(0.1, 0.25*math.S
 // Pilot is a short run.
 type Pilot struct {
 	Setting
-	Steps  int     `json:"steps"`
-	Tokens float64 `json:"tokens"`
-	Loss   float64 `json:"loss"`
-	Law    bool    `json:"law"` // the law was fitted to it; else it was for rate and batch
+	Steps   int     `json:"steps"`
+	Tokens  float64 `json:"tokens"`
+	Loss    float64 `json:"loss"`
+	Seconds float64 `json:"seconds"`
+	Law     bool    `json:"law"` // the law was fitted to it; else it was for rate and batch
+	slower  float64 // how many times longer than planned it took
 }
 
 // Choice is a model, and what is predicted of it.
@@ -85,7 +87,6 @@ type adviser struct {
 	speeds map[Setting]float64 // that were planned, at a rate of 0
 	pilots []Pilot
 	began  float64 // seconds after which the pilots began
-	slower float64 // how many times longer than planned a pilot took at least, with all that surrounds its steps; 0: there was none
 }
 
 // Answer runs the pilots and chooses.

@@ -38,7 +38,7 @@ type Point struct {
 
 const (
 	usualOfSize    = 0.35 // exponents: of models of 1e5 to 2e6 parameters
-	usualOfText    = 0.2  // after 5e5 to 4e6 tokens
+	usualOfText    = 0.15 // after 5e5 to 4e6 tokens
 	exponentSpread = 0.5  // of their logarithms: how far they may be from that
 	lossNoise      = 0.01 // of a point's loss, relative
 )

@@ -49,12 +49,25 @@ func (a *adviser) pilot(ctx context.Context, s Shape, seconds float64) (set Sett
 		}
 		set = a.recipe.of(s, seconds*speed)
 		speed, err = a.speed(ctx, set)
-		speed /= max(a.slower, 1)
+		speed /= a.slower(s)
 	}
 	if err != nil {
 		return set, 0, err
 	}
 	return set, max(leastSteps, int(seconds*speed/float64(set.Batch*a.Sequence))), nil
+}
+
+// slower returns how many times longer than planned a model's pilot takes, with all that surrounds its steps: as the last one of this
+// shape did, or at most as any other.
+func (a *adviser) slower(s Shape) float64 {
+	most := 1.0
+	for _, p := range slices.Backward(a.pilots) {
+		if p.Shape == s {
+			return p.slower
+		}
+		most = max(most, p.slower)
+	}
+	return most
 }
 
 // run makes a pilot, and records it.
@@ -69,10 +82,8 @@ func (a *adviser) run(ctx context.Context, s Setting, steps int) (*Pilot, error)
 	if err != nil {
 		return nil, err
 	}
-	if slower := (a.lab.Spent() - began) * speed / tokens; a.slower == 0 || slower < a.slower {
-		a.slower = slower
-	}
-	a.pilots = append(a.pilots, Pilot{Setting: s, Steps: steps, Tokens: tokens, Loss: loss})
+	seconds := a.lab.Spent() - began
+	a.pilots = append(a.pilots, Pilot{Setting: s, Steps: steps, Tokens: tokens, Seconds: seconds, Loss: loss, slower: seconds * speed / tokens})
 	return &a.pilots[len(a.pilots)-1], nil
 }
 
