@@ -80,7 +80,22 @@ func (t *Task) Remedies(ctx context.Context, why *search.Misfit, find Planner, n
 	if err == nil && find != nil {
 		err = improve(ctx, list, note, max(whatIfTime-time.Since(began), leastSearching), find, func(*supposition) {})
 	}
+	inherit(list)
 	return answers(list), err
+}
+
+// inherit has a machine do what one before it in the list does that has less memory, where its own search found only slower plans.
+func inherit(list []*supposition) {
+	var less *supposition
+	for _, w := range list {
+		if w.Price != "" || w.best == nil {
+			continue // another run, or nothing fits
+		}
+		if less != nil && less.Seconds < w.Seconds {
+			w.take(less.best, less.Brings)
+		}
+		less = w
+	}
 }
 
 // answers returns what was found.

@@ -14,6 +14,7 @@ import (
 )
 
 // TestImprove: with time, each bound becomes what planning says. Without, nothing is begun; a search that was cut short leaves a bound.
+// A machine with more memory does no worse than one with less.
 func TestImprove(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	g, err := graph.Build(tiny(t), 16, graph.F32)
@@ -66,5 +67,12 @@ func TestImprove(t *testing.T) {
 		if !w.AtMost || w.Seconds != list[i].Seconds {
 			t.Errorf("%s: a search that was cut short says %v s (bound: %v)", w.Set, w.Seconds, w.AtMost)
 		}
+	}
+	less, more := list[0], *list[0]
+	less.Price, more.Price = "", ""
+	more.Seconds, more.best = 2*less.Seconds, cut[0].best
+	inherit([]*supposition{less, cut[0], &more})
+	if more.Seconds != less.Seconds || more.best != less.best {
+		t.Errorf("with more memory %v s instead of %v", more.Seconds, less.Seconds)
 	}
 }
