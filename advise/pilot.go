@@ -88,7 +88,8 @@ func (a *adviser) run(ctx context.Context, s Setting, steps int) (*Pilot, error)
 }
 
 // tune finds the learning rate and the batch, by runs of the smaller model that read equally much: it doubles or halves each as long as
-// the loss falls by more than chance. A batch of twice as many sequences has the learning rate times the root of two.
+// the loss falls by more than chance, to one that says that something was learnt, since before that other rates are the best ones.
+// A batch of twice as many sequences has the learning rate times the root of two.
 func (a *adviser) tune(ctx context.Context) error {
 	a.began = a.lab.Spent()
 	shape := nearestShape(a.size * rungs[0].size)
@@ -110,7 +111,7 @@ func (a *adviser) tune(ctx context.Context) error {
 			return false, nil
 		}
 		p, err := a.run(ctx, set, steps)
-		if err != nil || !(p.Loss < best*(1-lossNoise)) {
+		if err != nil || !(p.Loss < min(best*(1-lossNoise), learnt*a.Frequent)) {
 			return false, err
 		}
 		best, a.recipe = p.Loss, next
