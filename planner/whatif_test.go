@@ -27,51 +27,35 @@ func TestImprove(t *testing.T) {
 	m, err := machine.Describe(spec.Machine(), func(string) {})
 	check(t, err)
 	task := &Task{Machine: m, Graph: g, Spec: spec}
-	sketches := func() []*supposition {
-		list := task.pullEach([]lever{larger(spec)})
-		for _, w := range list {
-			check(t, w.sketch(t.Context()))
-		}
-		return list
+	list := task.pullEach([]lever{larger(spec)})
+	check(t, list[0].sketch(t.Context()))
+	cut := *list[0]
+	there, err := list[0].PlanAny(t.Context(), func(string) {})
+	check(t, err)
+	begun := 0
+	find := func(context.Context, *Task) (*search.Result, error) {
+		begun++
+		return there, nil
 	}
-	find := func(ctx context.Context, one *Task) (*search.Result, error) { return one.PlanAny(ctx, func(string) {}) }
-	none := func(*supposition) {}
-	list := sketches()
-	check(t, improve(t.Context(), list, func(string) {}, 0, func(context.Context, *Task) (*search.Result, error) {
-		t.Error("a search has begun after its time")
-		return nil, search.ErrDoesNotFit
-	}, none))
-	for _, w := range list {
-		if w.Seconds > 0 && !w.AtMost {
-			t.Errorf("%s: a sketch is said to be an answer", w.Set)
-		}
-	}
-	check(t, improve(t.Context(), list, func(string) {}, time.Hour, find, none))
-	for _, w := range list {
-		w.Enough = nil
-		there, err := w.PlanAny(t.Context(), func(string) {})
-		check(t, err)
-		if w.AtMost || w.Seconds != there.Best.Seconds() {
-			t.Errorf("%s: %v s (bound: %v), planning says %v", w.Set, w.Seconds, w.AtMost, there.Best.Seconds())
-		}
-	}
-	cut := sketches()
-	check(t, improve(t.Context(), cut, func(string) {}, time.Hour, func(ctx context.Context, one *Task) (*search.Result, error) {
-		r, err := find(ctx, one)
-		if err == nil {
-			r.Cut = true
-		}
-		return r, err
-	}, none))
-	for i, w := range cut {
-		if !w.AtMost || w.Seconds != list[i].Seconds {
-			t.Errorf("%s: a search that was cut short says %v s (bound: %v)", w.Set, w.Seconds, w.AtMost)
+	for _, c := range []struct {
+		w          *supposition
+		lasts      time.Duration
+		cut, bound bool
+		begun      int
+		seconds    float64
+	}{
+		{list[0], 0, false, true, 0, list[0].Seconds}, {list[0], time.Hour, false, false, 1, there.Best.Seconds()}, {&cut, time.Hour, true, true, 2, there.Best.Seconds()},
+	} {
+		there.Cut = c.cut
+		check(t, improve(t.Context(), []*supposition{c.w}, func(string) {}, c.lasts, find, func(*supposition) {}))
+		if begun != c.begun || c.w.AtMost != c.bound || c.w.Seconds != c.seconds {
+			t.Errorf("%d searches, %v s (bound: %v), want %+v", begun, c.w.Seconds, c.w.AtMost, c)
 		}
 	}
 	less, more := list[0], *list[0]
 	less.Price, more.Price = "", ""
-	more.Seconds, more.best = 2*less.Seconds, cut[0].best
-	inherit([]*supposition{less, cut[0], &more})
+	more.Seconds, more.best = 2*less.Seconds, new(search.Candidate)
+	inherit([]*supposition{less, &more})
 	if more.Seconds != less.Seconds || more.best != less.best {
 		t.Errorf("with more memory %v s instead of %v", more.Seconds, less.Seconds)
 	}

@@ -95,11 +95,21 @@ func TestWhatIfs(t *testing.T) {
 			}
 		}
 	}
-	r := call("plan", file, name, "limits.device=200KiB", "--explain").must(t, 0)
-	for _, w := range []string{"what if, ", "+50.0 KiB of device memory", " %  ", "tokens/s", "other results"} {
-		if !strings.Contains(r.stdout, w) {
-			t.Errorf("no %q in\n%s", w, r.stdout)
-		}
+}
+
+// TestWhatIfText: a row has its time, its gain and its keys; what does not fit says so instead.
+func TestWhatIfText(t *testing.T) {
+	list := []search.WhatIf{
+		{Change: "+50.0 KiB of device memory", Set: "limits.device=256000", Seconds: 2, TokenRate: 512, Gain: -0.5, Brings: "the same plan"},
+		{Change: "bf16", Set: "precision=bf16", Price: "computed in bf16", Seconds: 4.5, AtMost: true, TokenRate: 228, Gain: 0.125, Brings: "a plan"},
+		{Change: "state in bf16", Set: "optimizer_state=bf16", Price: "rounded", Brings: "does not fit: it needs 3 GiB"},
+	}
+	want := `               2 s   -50.0 %        512 tokens/s  +50.0 KiB of device memory (limits.device=256000): the same plan
+     at most 4.5 s   +12.5 %        228 tokens/s  precision=bf16: other results, computed in bf16
+                 -                                optimizer_state=bf16: does not fit: it needs 3 GiB
+`
+	if got := whatIfText(list, true); got != want {
+		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
 }
 
