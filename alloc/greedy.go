@@ -103,7 +103,9 @@ func greedy(ctx context.Context, items []parts.Item, sections int32, target, eff
 			return best
 		}
 	}
+	var free *unplaced
 	if !fixed {
+		free = newUnplaced(items, sections)
 		for k, o := range orders[:2] {
 			if ctx.Err() != nil {
 				return best
@@ -112,11 +114,11 @@ func greedy(ctx context.Context, items []parts.Item, sections int32, target, eff
 			if k > 0 {
 				perm = sorted(items, o)
 			}
-			if keep(fillNiches(items, sections, perm, best.Height-1, &effort)) {
+			if keep(fillNiches(items, free, perm, best.Height-1, &effort)) {
 				return best
 			}
 		}
-		keep(squeakyWheel(ctx, items, sections, target, effort/5*4), true)
+		keep(squeakyWheel(ctx, items, free, target, effort/5*4), true)
 		effort /= 5
 	}
 	for k, o := range orders {
@@ -124,7 +126,7 @@ func greedy(ctx context.Context, items []parts.Item, sections int32, target, eff
 			break
 		}
 		perm := sorted(items, o)
-		if !fixed && k > 1 && keep(fillNiches(items, sections, perm, best.Height-1, &effort)) {
+		if !fixed && k > 1 && keep(fillNiches(items, free, perm, best.Height-1, &effort)) {
 			break
 		}
 		keep(fit(items, sections, perm, best.Height-1, &effort))
@@ -138,9 +140,9 @@ const squeakyRounds = 60
 // squeakyWheel fills niches again and again; each round, items that ended above
 // the target move forward in the order by a tenth of its length (squeaky wheel
 // optimisation, Joslin and Clements 1999).
-func squeakyWheel(ctx context.Context, items []parts.Item, sections int32, target, effort int64) parts.Packing {
+func squeakyWheel(ctx context.Context, items []parts.Item, free *unplaced, target, effort int64) parts.Packing {
 	best := parts.Packing{Height: math.MaxInt64}
-	markPeaks(items, sections)
+	markPeaks(items, free.sections)
 	perm := sorted(items, peakOrder)
 	place := make([]int64, len(items)) // per item: sort key, kept between rounds
 	for r, i := range perm {
@@ -148,7 +150,7 @@ func squeakyWheel(ctx context.Context, items []parts.Item, sections int32, targe
 	}
 	step := int64(len(items)/10 + 1)
 	for round := 0; round < squeakyRounds && ctx.Err() == nil; round++ {
-		p, ok := fillNiches(items, sections, perm, math.MaxInt64, &effort)
+		p, ok := fillNiches(items, free, perm, math.MaxInt64, &effort)
 		if !ok {
 			break
 		}
@@ -158,14 +160,31 @@ func squeakyWheel(ctx context.Context, items []parts.Item, sections int32, targe
 		if best.Height <= target {
 			break
 		}
-		for i := range items {
-			if p.Offsets[i]+items[i].Size > target {
-				place[i] -= step
-			}
-		}
-		slices.SortStableFunc(perm, func(i, j int32) int { return cmp.Compare(place[i], place[j]) })
+		advance(perm, place, step, func(i int32) bool { return p.Offsets[i]+items[i].Size > target })
 	}
 	return best
+}
+
+// advance moves some items of an order, sorted by their places, forward by a step. Those that move and those that stay keep their
+// order among themselves; ties go to the first of the old order.
+func advance(perm []int32, place []int64, step int64, moves func(i int32) bool) {
+	type at struct{ item, was int32 }
+	going, staying := make([]at, 0, len(perm)), make([]at, 0, len(perm))
+	for k, i := range perm {
+		if moves(i) {
+			place[i] -= step
+			going = append(going, at{i, int32(k)})
+		} else {
+			staying = append(staying, at{i, int32(k)})
+		}
+	}
+	for k := range perm {
+		next := &staying
+		if len(staying) == 0 || len(going) > 0 && cmp.Or(cmp.Compare(place[going[0].item], place[staying[0].item]), cmp.Compare(going[0].was, staying[0].was)) < 0 {
+			next = &going
+		}
+		perm[k], *next = (*next)[0].item, (*next)[1:]
+	}
 }
 
 // sorted returns the positions of the items in the given order, those with a

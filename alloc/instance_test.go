@@ -1,11 +1,13 @@
 package alloc
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/alloc/parts"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // restrict numbers sections as sorting all times does.
@@ -49,7 +51,7 @@ func TestNichesInAnyOrder(t *testing.T) {
 		}
 		perm := sorted(items, orders[rng.IntN(len(orders))])
 		effort := int64(1 << 40)
-		got, _ := fillNiches(items, sections, perm, 1<<40, &effort)
+		got, _ := fillNiches(items, newUnplaced(items, sections), perm, 1<<40, &effort)
 		if want := fillLowest(items, sections, perm); !slices.Equal(got.Offsets, want) {
 			t.Fatalf("seed %d: offsets %v, want %v", seed, got.Offsets, want)
 		}
@@ -84,4 +86,30 @@ func fillLowest(items []parts.Item, sections int32, perm []int32) []int64 {
 		}
 	}
 	return offsets
+}
+
+// TestAdvance: moving items forward gives the order that a stable sort by place gives.
+func TestAdvance(t *testing.T) {
+	rng := testkit.Rand(t)
+	for range 200 {
+		n := rng.IntN(40)
+		perm, place := make([]int32, n), make([]int64, n)
+		for r, i := range rng.Perm(n) {
+			perm[r], place[i] = int32(i), int64(r)
+		}
+		for range 5 {
+			want, step := slices.Clone(perm), int64(rng.IntN(4))
+			later, moves := slices.Clone(place), make([]bool, n)
+			for i := range n {
+				if moves[i] = rng.IntN(3) == 0; moves[i] {
+					later[i] -= step
+				}
+			}
+			slices.SortStableFunc(want, func(i, j int32) int { return cmp.Compare(later[i], later[j]) })
+			advance(perm, place, step, func(i int32) bool { return moves[i] })
+			if !slices.Equal(perm, want) || !slices.Equal(place, later) {
+				t.Fatalf("advanced to %v at %v, want %v at %v", perm, place, want, later)
+			}
+		}
+	}
 }

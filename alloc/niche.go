@@ -34,12 +34,12 @@ import (
 // nicheStep is the effort of one step of fillNiches, in steps of fit.
 const nicheStep = 50
 
-// fillNiches packs the items; ties go to the first in perm. It gives up, and
+// fillNiches packs the items, which free knows; ties go to the first in perm. It gives up, and
 // reports false, beyond limit or effort. No item may be fixed.
-func fillNiches(items []parts.Item, sections int32, perm []int32, limit int64, effort *int64) (parts.Packing, bool) {
+func fillNiches(items []parts.Item, free *unplaced, perm []int32, limit int64, effort *int64) (parts.Packing, bool) {
 	p := parts.Packing{Offsets: make([]int64, len(items))}
-	line := parts.NewNiches(sections)
-	free := newUnplaced(items, sections, perm)
+	line := parts.NewNiches(free.sections)
+	free.restore(items, perm)
 	for left := len(items); left > 0; {
 		*effort -= nicheStep
 		if *effort < 0 {
@@ -67,14 +67,21 @@ func fillNiches(items []parts.Item, sections int32, perm []int32, limit int64, e
 
 // unplaced finds the best-ranked item within a range of sections. Tree k holds the
 // items whose width has k bits, so that items too long for a niche, which often
-// rank best, do not slow down the search among shorter ones.
-type unplaced [32]tree
+// rank best, do not slow down the search among shorter ones. It serves any number of
+// packings of the same items: restore puts all of them back.
+type unplaced struct {
+	sections int32
+	rank     []int32 // of each item
+	trees    [32]tree
+}
 
 // A tree is binary; its leaves are items in order of birth.
 type tree struct {
 	leaves int32
 	item   []int32 // of each leaf
 	birth  []int32 // of each leaf
+	shift  uint8   // a bucket is 1<<shift sections, for about as many buckets as leaves
+	bucket []int32 // the first leaf born in each bucket or later
 	node   []best  // the first is unused, the children of k are 2k and 2k+1
 }
 
@@ -87,9 +94,10 @@ type best struct {
 // nothing is the death and rank of a node without items.
 const nothing = math.MaxInt32
 
-func newUnplaced(items []parts.Item, sections int32, perm []int32) *unplaced {
-	u := &unplaced{}
-	rank, order := make([]int32, len(items)), make([]int32, len(items))
+// newUnplaced returns the trees of items, which are empty until the first restore.
+func newUnplaced(items []parts.Item, sections int32) *unplaced {
+	u := &unplaced{sections: sections, rank: make([]int32, len(items))}
+	order := make([]int32, len(items))
 	next := make([]int32, sections+1) // per section: position in order of the next item born there
 	for i := range items {
 		next[items[i].Lo+1]++
@@ -97,34 +105,55 @@ func newUnplaced(items []parts.Item, sections int32, perm []int32) *unplaced {
 	for s := range sections {
 		next[s+1] += next[s]
 	}
-	for r, i := range perm {
-		rank[i] = int32(r)
-		order[next[items[i].Lo]] = i
+	for i := range items {
+		order[next[items[i].Lo]] = int32(i)
 		next[items[i].Lo]++
 	}
 	for _, i := range order {
-		t := &u[bits.Len32(uint32(items[i].Width()))]
+		t := &u.trees[bits.Len32(uint32(items[i].Width()))]
 		t.item, t.birth = append(t.item, i), append(t.birth, items[i].Lo)
 	}
-	for k := range u {
-		if t := &u[k]; len(t.item) > 0 {
-			t.build(items, rank)
+	for k := range u.trees {
+		if t := &u.trees[k]; len(t.item) > 0 {
+			t.index(sections)
 		}
 	}
 	return u
 }
 
-func (t *tree) build(items []parts.Item, rank []int32) {
+// index prepares a tree whose leaves are known.
+func (t *tree) index(sections int32) {
 	t.leaves = 1
 	for int(t.leaves) < len(t.item) {
 		t.leaves *= 2
 	}
 	t.node = slices.Repeat([]best{{nothing, nothing}}, int(2*t.leaves))
-	for leaf, i := range t.item {
-		t.node[t.leaves+int32(leaf)] = best{items[i].Hi, rank[i]}
+	for sections>>t.shift > t.leaves {
+		t.shift++
 	}
-	for k := t.leaves - 1; k >= 1; k-- {
-		t.pull(k)
+	t.bucket = make([]int32, sections>>t.shift+2)
+	leaf := 0
+	for b := range t.bucket {
+		for leaf < len(t.birth) && int(t.birth[leaf]>>t.shift) < b {
+			leaf++
+		}
+		t.bucket[b] = int32(leaf)
+	}
+}
+
+// restore makes all items unplaced again, ranked by perm.
+func (u *unplaced) restore(items []parts.Item, perm []int32) {
+	for r, i := range perm {
+		u.rank[i] = int32(r)
+	}
+	for k := range u.trees {
+		t := &u.trees[k]
+		for leaf, i := range t.item {
+			t.node[t.leaves+int32(leaf)] = best{items[i].Hi, u.rank[i]}
+		}
+		for k := t.leaves - 1; k >= 1; k-- {
+			t.pull(k)
+		}
 	}
 }
 
@@ -137,7 +166,7 @@ func (t *tree) pull(k int32) {
 func (u *unplaced) take(lo, hi int32) (int32, bool) {
 	from, leaf, rank := (*tree)(nil), int32(-1), int32(nothing)
 	for k := bits.Len32(uint32(hi - lo)); k > 0; k-- {
-		t := &u[k]
+		t := &u.trees[k]
 		if t.leaves == 0 || t.node[1].rank >= rank || t.node[1].death > hi {
 			continue
 		}
@@ -158,11 +187,9 @@ func (u *unplaced) take(lo, hi int32) (int32, bool) {
 // find returns the leaf and rank of the best-ranked item in [lo, hi) that outranks
 // rank; leaf is -1 if there is none.
 func (t *tree) find(lo, hi, rank int32) (leaf, best int32) {
-	first, _ := slices.BinarySearch(t.birth, lo)
-	last, _ := slices.BinarySearch(t.birth[first:], hi)
 	leaf = -1
 	// The canonical nodes of the leaves born in [lo, hi).
-	for l, r := int32(first)+t.leaves, int32(first+last)+t.leaves; l < r; l, r = l/2, r/2 {
+	for l, r := t.leafFrom(lo)+t.leaves, t.leafFrom(hi)+t.leaves; l < r; l, r = l/2, r/2 {
 		if l&1 == 1 {
 			leaf, rank = t.better(l, hi, leaf, rank)
 			l++
@@ -173,6 +200,20 @@ func (t *tree) find(lo, hi, rank int32) (leaf, best int32) {
 		}
 	}
 	return leaf, rank
+}
+
+// leafFrom returns the first leaf born at a section or later.
+func (t *tree) leafFrom(section int32) int32 {
+	b := section >> t.shift
+	from, end := t.bucket[b], t.bucket[b+1]
+	for from < end {
+		if mid := (from + end) / 2; t.birth[mid] < section {
+			from = mid + 1
+		} else {
+			end = mid
+		}
+	}
+	return from
 }
 
 // better searches below node k for an item that ends by hi and outranks rank.
