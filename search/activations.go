@@ -40,7 +40,7 @@ func refineActivations(ctx context.Context, p *problem, found shortlist) (shortl
 	if !p.refinesActivations() {
 		return found, nil
 	}
-	if found[0].choice.deferred { // later stages need not defer any
+	if slices.ContainsFunc(found, func(c *Candidate) bool { return c.choice.deferred }) { // later stages need not defer any
 		p.told.begin(toRefine, toImprove+afterwards(p))
 	}
 	var list []*Candidate
@@ -103,7 +103,7 @@ func floor(c *Candidate) float64 {
 // tryPatterns returns a candidate with the best of the patterns.
 func tryPatterns(ctx context.Context, p *problem, found shortlist, base *Candidate) (*Candidate, error) {
 	r := newRefinement(p, base)
-	if r.needless(found) || base.Seconds()*(1-base.Repeated()) > behind*found[0].Seconds() {
+	if r.needless(found) || base.promise() > behind*found[0].Seconds() {
 		return base, nil
 	}
 	p.told.say(fmt.Sprintf("%s: which activations wait on the host in %s", planning, base.Label), found)
@@ -114,6 +114,9 @@ func tryPatterns(ctx context.Context, p *problem, found shortlist, base *Candida
 // behind is how far, as a ratio of times, a candidate may be behind the fastest without its recomputation for other
 // activation policies to be worth trying: they save that, and memory for other uses.
 const behind = 1.15
+
+// promise returns how many seconds a candidate's step would take without what it recomputes.
+func (c *Candidate) promise() float64 { return c.Seconds() * (1 - c.Repeated()) }
 
 // needless reports whether no other activation policy can make the candidate the fastest.
 func (r *refinement) needless(found shortlist) bool {
@@ -229,20 +232,19 @@ func (r *refinement) patternsOn(t device.Tier) (list []plan.Retention) {
 	return append(list, plan.SwapOf(t, 1), r.p.memoPolicy(t, r.best.choice), productsPolicy(r.p, t, r.best.choice))
 }
 
-// tryMoves tries other policies for one activation class in a run of layers.
-func (r *refinement) tryMoves(ctx context.Context) error {
-	for size := r.p.graph.Model.Layers; size >= 1; size /= 2 {
-		if err := r.tryRuns(ctx, size); err != nil || r.done() {
-			return err
-		}
-		if err := r.trySlots(ctx); err != nil {
-			return err
-		}
-		if err := r.addResidents(ctx); err != nil {
-			return err
-		}
+// tryMoves tries other policies for one activation class in a run of so many layers, and what the memory that this frees can
+// serve for.
+func (r *refinement) tryMoves(ctx context.Context, size int) error {
+	if r.done() || !r.p.refinesActivations() {
+		return nil
 	}
-	return r.exchangeResidents(ctx)
+	if err := r.tryRuns(ctx, size); err != nil || r.done() {
+		return err
+	}
+	if err := r.trySlots(ctx); err != nil {
+		return err
+	}
+	return r.addResidents(ctx)
 }
 
 // tryRuns tries other policies for each activation class in each run of so many layers.
