@@ -45,10 +45,11 @@ func refineActivations(ctx context.Context, p *problem, found shortlist) (shortl
 	}
 	var list []*Candidate
 	best, kinds := found, found.ofKinds(mostKinds)
+	shortFirst(kinds, itself, (*Candidate).Seconds)
 	_, err := tryInTurn(ctx, p, len(kinds), func(ctx context.Context, p *problem, i int) {
 		_, _ = tryPatterns(ctx, p, best, kinds[i])
 	}, func(i int) (tired bool, err error) {
-		if p.told.exhausted() {
+		if p.told.spent(3) {
 			return true, nil
 		}
 		better, err := tryPatterns(ctx, p, found, kinds[i])

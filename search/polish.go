@@ -37,7 +37,7 @@ func newPolishing(r *refinement) *polishing {
 // and who dropped out last is next, as far as the effort allows.
 func polish(ctx context.Context, p *problem, found shortlist, list []*Candidate) (shortlist, error) {
 	const most, finalists = 5, 2
-	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	shortFirst(list, itself, (*Candidate).Seconds)
 	var field []*polishing
 	for _, c := range list[:min(len(list), most)] {
 		if r := newRefinement(p, c); !r.needless(found) && c.promise() <= behind*found[0].Seconds() {
@@ -51,7 +51,7 @@ func polish(ctx context.Context, p *problem, found shortlist, list []*Candidate)
 			}
 			found = c.addTo(found)
 		}
-		slices.SortStableFunc(going, func(a, b *polishing) int { return cmp.Compare(a.best.promise(), b.best.promise()) })
+		shortFirst(going, func(c *polishing) *Candidate { return c.best }, (*Candidate).promise)
 	}
 	for _, c := range field {
 		for more := true; more; {
@@ -121,3 +121,21 @@ func (c *polishing) beginTurn(ctx context.Context, found shortlist) (begun bool,
 	*c = *newPolishing(r)
 	return true, c.redivide(ctx, func(b *balancing, ctx context.Context) error { return b.moveMemory(ctx, 1) })
 }
+
+// shortFirst sorts by some time of candidates, and those that are about as fast by the length of their programs: effort goes
+// further with short ones.
+func shortFirst[C any](list []C, of func(C) *Candidate, time func(*Candidate) float64) {
+	const alike = 1.01
+	slices.SortStableFunc(list, func(a, b C) int { return cmp.Compare(time(of(a)), time(of(b))) })
+	for len(list) > 0 {
+		near, most := 1, alike*time(of(list[0]))
+		for near < len(list) && time(of(list[near])) < most {
+			near++
+		}
+		slices.SortStableFunc(list[:near], func(a, b C) int { return cmp.Compare(len(of(a).Program.Instrs), len(of(b).Program.Instrs)) })
+		list = list[near:]
+	}
+}
+
+// itself returns a candidate.
+func itself(c *Candidate) *Candidate { return c }

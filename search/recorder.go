@@ -81,6 +81,11 @@ func (r *recorder) begin(instructions, later int) {
 // overdue reports whether so many times as much has been lowered.
 func (r *recorder) overdue(times int) bool { return r.lowered > r.began+times*(r.allowed-r.began) }
 
+// spent reports whether a part of what the present stage may lower has been, such as a third of it.
+func (r *recorder) spent(part int) bool {
+	return r.lowered > r.began+(r.allowed-r.began)/part || r.cut()
+}
+
 // exhausted reports whether as much has been lowered as the present stage may lower, or the user has had enough.
 func (r *recorder) exhausted() bool { return r.lowered > r.allowed || r.cut() }
 
