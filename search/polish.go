@@ -44,15 +44,18 @@ func polish(ctx context.Context, p *problem, found shortlist, list []*Candidate)
 			field = append(field, newPolishing(r))
 		}
 	}
-	for going := field; len(going) > finalists && going[0].size > 0; going = going[:(len(going)+1)/2] {
+	current := func(c *polishing) *Candidate { return c.best }
+	going := field
+	for ; len(going) > finalists && going[0].size > 0; going = going[:(len(going)+1)/2] {
 		for _, c := range going {
 			if err := c.tryNextMoves(ctx); err != nil {
 				return nil, err
 			}
 			found = c.addTo(found)
 		}
-		shortFirst(going, func(c *polishing) *Candidate { return c.best }, (*Candidate).promise)
+		shortFirst(going, current, (*Candidate).promise)
 	}
+	shortFirst(going, current, (*Candidate).Seconds)
 	for _, c := range field {
 		for more := true; more; {
 			err := c.finish(ctx)
