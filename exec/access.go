@@ -398,17 +398,27 @@ func (e *Arenas) pieces(r program.Region, visit func(tier device.Tier, t graph.D
 
 func toFloat64(t graph.DType, dst []float64, b []byte) {
 	le := binary.LittleEndian
-	for i := range len(b) / int(t.Size()) {
-		switch t {
-		case graph.F32:
-			dst[i] = float64(math.Float32frombits(le.Uint32(b[4*i:])))
-		case graph.BF16:
+	dst = dst[:len(b)/int(t.Size())]
+	switch t {
+	case graph.F32: // logits, of which there may be millions in a step
+		for i := range dst {
+			dst[i] = float64(math.Float32frombits(le.Uint32(b)))
+			b = b[4:]
+		}
+	case graph.BF16:
+		for i := range dst {
 			dst[i] = float64(float16.FromBF16(le.Uint16(b[2*i:])))
-		case graph.I32:
+		}
+	case graph.I32:
+		for i := range dst {
 			dst[i] = float64(int32(le.Uint32(b[4*i:])))
-		case graph.F64:
+		}
+	case graph.F64:
+		for i := range dst {
 			dst[i] = math.Float64frombits(le.Uint64(b[8*i:]))
-		case graph.I8: // in units
+		}
+	case graph.I8: // in units
+		for i := range dst {
 			dst[i] = float64(graph.FromInt8(int8(b[i])))
 		}
 	}
