@@ -20,7 +20,7 @@ type bench struct {
 	largest       float64 // parameters that fit
 	unique        float64 // tokens of text
 	spent, trying float64
-	runs          int
+	settings      []Setting // of the runs
 	fail          error
 }
 
@@ -34,7 +34,7 @@ func (b *bench) Plan(_ context.Context, s Setting) (float64, error) {
 func (b *bench) Spent() float64 { return b.spent }
 
 func (b *bench) Run(ctx context.Context, s Setting, steps int) (float64, error) {
-	b.runs++
+	b.settings = append(b.settings, s)
 	speed, _ := b.Plan(ctx, s)
 	tokens := float64(steps * s.Batch * 256)
 	b.spent += tokens / speed
@@ -142,6 +142,16 @@ func TestAnswerWithin(t *testing.T) {
 	if _, err := Answer(context.Background(), Question{Seconds: 10, Share: 0.1, Own: Setting{Shape{4, 192, 3}, 4, 3e-3}, Sequence: 256, Unique: 1e9, Frequent: 2, Say: func(string) {}},
 		newBench(rand.New(rand.NewPCG(4, 1)))); !errors.Is(err, ErrTooShort) {
 		t.Errorf("ten seconds: %v", err)
+	}
+	b = newBench(rand.New(rand.NewPCG(6, 1)))
+	b.flops /= 1000 // the least number of steps takes longer than all pilots may
+	if _, err := ask(b, 600); err != nil && !errors.Is(err, ErrTooShort) {
+		t.Errorf("a slow machine: %v", err)
+	}
+	for _, s := range b.settings {
+		if s.Batch < 1 || !(s.Rate > 0) {
+			t.Errorf("a slow machine runs %+v", s)
+		}
 	}
 	b = newBench(rand.New(rand.NewPCG(3, 1)))
 	b.fail = errors.New("no power")

@@ -47,7 +47,7 @@ func (a *adviser) pilot(ctx context.Context, s Shape, seconds float64) (set Sett
 		if err != nil {
 			return set, 0, err
 		}
-		set = a.recipe.of(s, seconds*speed)
+		set = a.recipe.of(s, max(seconds*speed, float64(leastSteps*a.Sequence)))
 		speed, err = a.speed(ctx, set)
 		speed /= a.slower(s)
 	}
@@ -89,7 +89,7 @@ func (a *adviser) run(ctx context.Context, s Setting, steps int) (*Pilot, error)
 
 // tune finds the learning rate and the batch, by runs of the smaller model that read equally much: it doubles or halves each as long as
 // the loss falls by more than chance, to one that says that something was learnt, since before that other rates are the best ones.
-// A batch of twice as many sequences has the learning rate times the root of two.
+// A batch of twice as many sequences has the learning rate times the root of two. Where runs take longer than planned there are fewer.
 func (a *adviser) tune(ctx context.Context) error {
 	a.began = a.lab.Spent()
 	shape := nearestShape(a.size * rungs[0].size)
@@ -107,7 +107,7 @@ func (a *adviser) tune(ctx context.Context) error {
 		set := next.of(shape, tokens)
 		steps := int(tokens) / (set.Batch * a.Sequence)
 		tried := func(p Pilot) bool { return p.Setting == set }
-		if len(a.pilots) == tuningRuns || next.batch < 1 || steps < leastSteps || slices.ContainsFunc(a.pilots, tried) {
+		if len(a.pilots) == tuningRuns || a.lab.Spent()-a.began > a.Seconds*a.Share*tuning || next.batch < 1 || steps < leastSteps || slices.ContainsFunc(a.pilots, tried) {
 			return false, nil
 		}
 		p, err := a.run(ctx, set, steps)
