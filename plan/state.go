@@ -34,8 +34,11 @@ const (
 var states = [...]struct {
 	name            string
 	master, moments graph.DType
-}{FP32State: {"fp32", graph.F32, graph.F32}, BF16Moments: {"bf16_moments", graph.F32, graph.BF16},
-	PackedMoments: {"8bit_moments", graph.F32, graph.U8}, BF16State: {"bf16", graph.BF16, graph.BF16}}
+	rounding        string // in words
+}{FP32State: {"fp32", graph.F32, graph.F32, ""}, BF16Moments: {"bf16_moments", graph.F32, graph.BF16, stochastic},
+	PackedMoments: {"8bit_moments", graph.F32, graph.U8, "rounded to the nearest value of a block"}, BF16State: {"bf16", graph.BF16, graph.BF16, stochastic}}
+
+const stochastic = "with stochastic rounding"
 
 // StateFormats returns all formats, from most memory to least.
 func StateFormats() (list []StateFormat) {
@@ -46,6 +49,9 @@ func StateFormats() (list []StateFormat) {
 }
 
 func (f StateFormat) String() string { return states[f].name }
+
+// Rounding says in words how results become the format's values; "" if they are kept as they are.
+func (f StateFormat) Rounding() string { return states[f].rounding }
 
 // MarshalText writes the name.
 func (f StateFormat) MarshalText() ([]byte, error) { return []byte(f.String()), nil }

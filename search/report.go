@@ -11,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -175,44 +174,6 @@ type WhatIf struct {
 	Brings    string  `json:"brings"`                      // what the plan does differently, or why there is none
 }
 
-// WhatIfText describes what-ifs, a line each: how fast, and with what. fits says whether a plan fits now.
-func WhatIfText(list []WhatIf, fits bool) string {
-	var b strings.Builder
-	for _, x := range list {
-		var how string
-		if fits && x.AtMost && x.Gain > 0 { // a bound above what is there says nothing
-			x.Seconds, x.TokenRate = 0, 0
-			x.Brings = "no faster plan was found in a second or two; `athanor plan` with it looks longer"
-			if x.Price != "" {
-				x.Brings = "other results, " + x.Price + "; " + x.Brings
-			}
-		}
-		if x.Seconds > 0 {
-			most := ""
-			if x.AtMost {
-				most = "at most "
-			}
-			how = fmt.Sprintf("%s%.4g s", most, x.Seconds)
-		} else {
-			how = "-"
-		}
-		fmt.Fprintf(&b, "  %16s", how)
-		if fits {
-			gain := ""
-			if x.Seconds > 0 {
-				gain = fmt.Sprintf("%+.1f %%", 100*x.Gain)
-			}
-			fmt.Fprintf(&b, "  %8s", gain)
-		}
-		rate := ""
-		if x.TokenRate > 0 {
-			rate = stat.Number(x.TokenRate, 0) + " tokens/s"
-		}
-		fmt.Fprintf(&b, "  %18s  %s\n", rate, x.words())
-	}
-	return b.String()
-}
-
 // words says what is changed and what that brings; of a run with other results, what they cost.
 func (x *WhatIf) words() string {
 	switch {
@@ -355,7 +316,7 @@ func Describe(c *Candidate) string {
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time%s\n", order, pl.HeadRows, feeds(pl))
 	if pl.State != plan.FP32State {
-		fmt.Fprintf(&b, "optimizer's state: %s, with stochastic rounding\n", strings.ReplaceAll(pl.State.String(), "_", " "))
+		fmt.Fprintf(&b, "optimizer's state: %s, %s\n", strings.ReplaceAll(pl.State.String(), "_", " "), pl.State.Rounding())
 	}
 	streamed := 0
 	for _, ch := range pl.Chunks {
