@@ -30,7 +30,7 @@ type Planner func(context.Context, *Task) (*search.Result, error)
 
 // whatIfTime bounds the time of all what-ifs, but searches in full have leastSearching of it.
 const (
-	whatIfTime     = 23 * time.Second
+	whatIfTime     = 21 * time.Second
 	leastSearching = 10 * time.Second
 )
 
