@@ -60,12 +60,19 @@ func (w *Wear) Warning() string {
 }
 
 // days formats a number of days in the unit that people would use.
-func days(n float64) string {
-	switch {
+func days(n float64) string { return Days(n * secondsPerDay) }
+
+// Days formats seconds in the unit in which people count what takes hours, days or years.
+func Days(seconds float64) string {
+	switch n := seconds / secondsPerDay; {
 	case n >= 2*365:
 		return fmt.Sprintf("%.0f years", n/365)
-	case n < 2:
-		return fmt.Sprintf("%.0f hours", 24*n)
+	case n >= 2:
+		return fmt.Sprintf("%.3g days", n)
+	case seconds >= 2*60*60:
+		return fmt.Sprintf("%.3g hours", 24*n)
+	case seconds >= 2*60:
+		return fmt.Sprintf("%.3g minutes", seconds/60)
 	}
-	return fmt.Sprintf("%.3g days", n)
+	return fmt.Sprintf("%.3g s", seconds)
 }

@@ -20,9 +20,9 @@ func (p *planned) sayStart(c *cli.Context) {
 // the CPU.
 func startText(n *hardware.Network, ranks int, gpus bool) string {
 	const what = "athanor train CONFIG"
-	each, processes, of, spread := 1, n.Hosts, "device: cuda and ranks: auto, and without hardware.name", "   (one process to a host: --map-by ppr:1:node of Open MPI, -ppn 1 of MPICH)"
+	each, processes, of, spread := 1, n.Hosts, "device: cuda and ranks: auto, and without hardware", "   (one process to a host: --map-by ppr:1:node of Open MPI, -ppn 1 of MPICH)"
 	if !gpus {
-		each, processes, of, spread = n.PerHost, ranks, "device: cpu, and without ranks and hardware.name", ""
+		each, processes, of, spread = n.PerHost, ranks, "device: cpu, and without ranks and hardware", ""
 	}
 	return fmt.Sprintf(`start it on these hosts (with %s) by one of:
   srun --nodes=%d --ntasks-per-node=%d %s

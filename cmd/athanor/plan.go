@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/policy"
@@ -113,7 +114,7 @@ func (v *planCmd) Run(c *cli.Context) error {
 	}
 	err = p.makePlan(ctx, find)
 	stop()
-	if err == nil && p.report.Wear.Soon() {
+	if err == nil && p.report.Wear.Soon() && !p.result.Cut {
 		say("planning without the disk, which this plan wears")
 		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best)
 	} else if err == nil && v.Policy == "" && !v.Explain {
@@ -168,7 +169,7 @@ func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find pl
 			}
 		}
 	}
-	if v.Explain {
+	if v.Explain && !p.result.Cut { // who interrupts waits for no more answers
 		if p.report.WhatIfs, err = p.task().WhatIfs(ctx, p.result, find, show.Say); err != nil {
 			return err
 		}
@@ -267,8 +268,9 @@ func (p *planned) print(c *cli.Context) {
 	if d := p.setup.Graph.Documents; d != nil {
 		c.Textf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
 	}
-	c.Textf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s\nMFU %s; chosen from %d candidates\n\n",
-		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, p.utilisation(), p.result.Evaluated)
+	c.Textf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s\nMFU %s; chosen from %d candidates\n%s\n",
+		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, p.utilisation(), p.result.Evaluated,
+		wholeRun(p.spec(), p.expected.Seconds, p.report.Wear))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)
@@ -281,6 +283,20 @@ func (p *planned) print(c *cli.Context) {
 	fmt.Fprintln(c.Stdout)
 }
 
+// wholeRun says how long a run of so many seconds a step takes and what it writes to the disk, a line; "" if its time is given or
+// its length is not known.
+func wholeRun(s *job.Spec, seconds float64, wear *search.Wear) string {
+	if s.MaxTime > 0 || s.MaxSteps <= 0 {
+		return ""
+	}
+	text := fmt.Sprintf("all %d steps take %s", s.MaxSteps, search.Days(float64(s.MaxSteps)*seconds))
+	if wear != nil && wear.Endurance > 0 {
+		written := float64(s.MaxSteps) * float64(wear.PerStep)
+		text += fmt.Sprintf(" and write %s to the disk, %.2g %% of its endurance", size.Decimal(int64(written)), 100*written/float64(wear.Endurance))
+	}
+	return text + "\n"
+}
+
 // explain prints the runners-up and the what-ifs.
 func (p *planned) explain(c *cli.Context) {
 	if len(p.report.RunnersUp) > 0 {
@@ -289,6 +305,9 @@ func (p *planned) explain(c *cli.Context) {
 	for _, r := range p.report.RunnersUp {
 		c.Textf("  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
+	}
+	if p.result.Cut {
+		return
 	}
 	fmt.Fprintln(c.Stdout, "what if, seconds per step, and the change per token:")
 	c.Text(whatIfText(p.report.WhatIfs, true))
