@@ -19,7 +19,8 @@ import (
 // Example: 20 billion parameters on two GPUs. Of five, the third at first is the first after runs of half the layers;
 // the two that were ahead of it gain nothing.
 //
-// Known weakness: cutting layers, which comes last, gains up to a twentieth and is tried for two candidates only.
+// Known weakness: cutting layers gains up to a twentieth and comes last, so the race does not see it; and who has gained much but
+// is not the fastest takes no second turn, even where effort is left.
 
 // polishing is a candidate that is being polished.
 type polishing struct {
