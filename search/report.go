@@ -174,19 +174,6 @@ type WhatIf struct {
 	Brings    string  `json:"brings"`                      // what the plan does differently, or why there is none
 }
 
-// words says what is changed and what that brings; of a run with other results, what they cost.
-func (x *WhatIf) words() string {
-	switch {
-	case x.Price != "" && x.Seconds > 0:
-		return x.Set + ": other results, " + x.Price
-	case x.Price != "":
-		return x.Set + ": " + x.Brings
-	case x.Set != "":
-		return fmt.Sprintf("%s (%s): %s", x.Change, x.Set, x.Brings)
-	}
-	return x.Change + ": " + x.Brings
-}
-
 // NewReport reports the result of a search. tokens and flops (of the model) are per
 // step; peak is the FLOP/s of all ranks together.
 func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Report {

@@ -67,16 +67,16 @@ func (ft *formTest) run(t *testing.T) {
 }
 
 // sameAmongRanks checks that ranks that divide parameters in one way have the same bits wherever these are, and returns them.
-func (f *fixture) sameAmongRanks(t *testing.T, r *rand.Rand, shard string) (first trace) {
+func (f *fixture) sameAmongRanks(t *testing.T, r *rand.Rand, shard string, ranks, steps int) (first trace) {
 	t.Helper()
 	for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
 		pl := f.plain()
-		f.amongRanks(r, pl, 2)
+		f.amongRanks(r, pl, ranks)
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard, pl.Chunks[i].State = shard, away
 		}
 		pl.Cache = pl.CacheNeeded(f.graph)
-		_, got := f.train(t, pl, 2)
+		_, got := f.train(t, pl, steps)
 		if away == device.DeviceTier {
 			first = got
 		}

@@ -49,7 +49,7 @@ func TestInt8Plans(t *testing.T) {
 			f.numbered(t, p)
 		},
 		ranks: func(t *testing.T, r *rand.Rand, f *fixture) {
-			f.inUnits(t, f.sameAmongRanks(t, r, plan.Shardings()[r.IntN(4)]))
+			f.inUnits(t, f.sameAmongRanks(t, r, plan.Shardings()[r.IntN(4)], 2, 2))
 		},
 	}).run(t)
 }

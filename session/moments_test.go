@@ -39,7 +39,7 @@ func TestPackedPlans(t *testing.T) {
 		load: func(t *testing.T, c formCase) *fixture { return loadPacked(t, c.folder, c.dtype, c.o) },
 		ranks: func(t *testing.T, r *rand.Rand, f *fixture) {
 			for _, shard := range testkit.Sample(plan.Shardings(), 1, 4) {
-				f.sameAmongRanks(t, r, shard)
+				f.sameAmongRanks(t, r, shard, 2, 2)
 			}
 		},
 	}).run(t)

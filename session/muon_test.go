@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/internal/torch"
@@ -115,21 +114,7 @@ func TestMuonRanks(t *testing.T) {
 	_, alone := f.train(t, f.plain(), 3)
 	for _, ranks := range []int{2, 4} {
 		for _, shard := range testkit.Sample(plan.Shardings(), 1, 4) {
-			var first trace
-			for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
-				pl := f.plain()
-				f.amongRanks(r, pl, ranks)
-				for i := range pl.Chunks {
-					pl.Chunks[i].Shard, pl.Chunks[i].State = shard, away
-				}
-				pl.Cache = pl.CacheNeeded(f.graph)
-				_, got := f.train(t, pl, 3)
-				if away == device.DeviceTier {
-					first = got
-				}
-				same(t, got, first)
-				f.prove(t, pl)
-			}
+			first := f.sameAmongRanks(t, r, shard, ranks, 3)
 			near(t, trace{losses: first.losses, norms: first.norms}, trace{losses: alone.losses, norms: alone.norms})
 		}
 	}
