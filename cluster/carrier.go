@@ -33,6 +33,8 @@ func (c Carrier) String() string { return c.Name + ": " + c.Why }
 func (t *Team) lacks(own string) string {
 	switch {
 	case own != "":
+	case t.launch.Source == byAgents:
+		return byAgents + " starts processes without MPI"
 	case os.Getenv(mpi.Variable) == "none":
 		return mpi.Variable + " is none"
 	case mpi.Starts(t.launch.Source):

@@ -1,10 +1,14 @@
-// Package cluster is how processes that a launcher has started on one or more hosts become one run.
+// Package cluster is how processes that a launcher, or an agent on each host, has started become one run.
 //
 //	srun -n 4 athanor train run.yaml            the same command, four times
 //
 //	Find(environment)   --> Launch              which of them this process is
 //	Lead(launch, folder) --> Team               rank 0: waits for the others, and leads the run
 //	Follow(launch, folder)                      the others: their cores or GPUs are the run's until it ends
+//
+//	Agent.Serve                                 athanor serve
+//	Summon(addresses, key) --> Team             this process has agents start the others, and leads the run
+//	Attend(pipes)                               which are like those that Follow
 //
 // Every launcher says in the environment which process is which, each in its own words; the table launchers has them
 // all. What no launcher says is how the processes reach each other. Rank 0 listens, and says where in a file of the
@@ -19,6 +23,7 @@
 //	launcher.go  launchers, and what their variables mean
 //	meet.go      the file, and where rank 0 can be
 //	team.go      Lead; follow.go Follow; line.go what both say
+//	agent.go     Agent; summon.go Summon
 //	mpi.go       when bytes go over MPI, and how that ends
 //
 // Rank 0 plans, and sends each process the programs of its ranks, which it proves and runs (package remote); in a step it

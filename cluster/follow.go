@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/athanor-llm/athanor/device/mpi"
@@ -53,6 +55,30 @@ func Follow(ctx context.Context, l *Launch, folder, spill string) error {
 	return f.follow(ctx, newLine(c), at)
 }
 
+// Attend is what Follow is for a process that an agent has started, to which it listens at in and which it answers at out.
+func Attend(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
+	key, err := machine.Key()
+	if err != nil {
+		return err
+	}
+	to := newLine(pipes{in, out})
+	w, err := to.hear()
+	if err != nil || w.Post == nil {
+		return errors.Join(errors.New("athanor serve starts processes of runs, and says what they are; nobody else does"), err)
+	}
+	at, err := net.Listen("tcp", net.JoinHostPort(w.Post.Host, "0"))
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	l := &Launch{Source: byAgents, Rank: w.Post.Rank, Size: w.Post.Size}
+	if err := to.say(word{Member: &remote.Member{Rank: l.Rank, Size: l.Size, Port: at.Addr().(*net.TCPAddr).Port, Host: hostName()}}); err != nil {
+		return err
+	}
+	f := &follower{launch: l, spill: w.Post.Spill, key: key, lent: &w.Post.Limits, claims: make(chan claim, 1)}
+	return f.follow(ctx, to, at)
+}
+
 // follower is a process that does not lead.
 type follower struct {
 	launch        *Launch
@@ -60,6 +86,26 @@ type follower struct {
 	key           []byte
 	lib           *mpi.Library
 	world         *mpi.World
+
+	// Of an agent's process.
+	lent     *remote.Limits // to all runs on this host; nil: no agent has started this process
+	claiming sync.Mutex
+	claims   chan claim // answers
+}
+
+// claim asks the agent for a part of the host.
+func (f *follower) claim(to *line, l remote.Limits) (left remote.Limits, ok bool) {
+	f.claiming.Lock()
+	defer f.claiming.Unlock()
+	if err := to.say(word{Claim: &claim{Limits: l}}); err != nil {
+		return left, false
+	}
+	select {
+	case c := <-f.claims:
+		return c.Limits, c.OK
+	case <-to.gone:
+		return left, false
+	}
 }
 
 // find connects to the leader, which may come later.
@@ -109,7 +155,10 @@ func (f *follower) leader(own []byte) (addresses []string, key []byte, err error
 func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error {
 	words := make(chan word, 1)
 	go to.keep(func(w word) {
-		if w != (word{}) {
+		switch {
+		case w.Claim != nil && f.claims != nil:
+			f.claims <- *w.Claim
+		case w != (word{}):
 			words <- w
 		}
 	})
@@ -137,6 +186,8 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 			return &LostError{Rank: 0, Err: to.err}
 		case w := <-words:
 			switch {
+			case w.Stop:
+				_ = to.say(word{Stop: true})
 			case w.Refused != "":
 				return errors.New(w.Refused)
 			case w.Ended:
@@ -161,7 +212,7 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 					}
 				}
 				var err error
-				if served, err = f.serve(serving, at, w.Together); err != nil {
+				if served, err = f.serve(serving, to, at, w.Together); err != nil {
 					return err
 				}
 			}
@@ -183,9 +234,27 @@ func (f *follower) enter(to *line) (err error) {
 }
 
 // serve opens devices for the leader, with this process's share of the host.
-func (f *follower) serve(ctx context.Context, at net.Listener, together int) (chan error, error) {
+func (f *follower) serve(ctx context.Context, to *line, at net.Listener, together int) (chan error, error) {
 	if err := os.MkdirAll(f.spill, 0o755); err != nil {
 		return nil, err
+	}
+	budget, err := f.budget(to, together)
+	if err != nil {
+		return nil, err
+	}
+	part := machine.Part{Spill: f.spill, Folder: f.folder, Budget: budget}
+	if f.world != nil {
+		part.Links = linksOver(f.world)
+	}
+	served := make(chan error, 1)
+	go func() { served <- part.Serve(ctx, at, f.key, func(string) {}) }()
+	return served, nil
+}
+
+// budget returns what the leader may take here: of what an agent lends, or of a share of the host.
+func (f *follower) budget(to *line, together int) (*remote.Budget, error) {
+	if f.lent != nil {
+		return &remote.Budget{Limits: *f.lent, Take: func(l remote.Limits) (remote.Limits, bool) { return f.claim(to, l) }}, nil
 	}
 	limits, err := machine.ServeLimits(f.spill)
 	if err != nil {
@@ -195,13 +264,7 @@ func (f *follower) serve(ctx context.Context, at net.Listener, together int) (ch
 		limits.Memory = min(limits.Memory, m.Available)
 	}
 	limits.Memory, limits.Disk = limits.Memory/int64(together), limits.Disk/int64(together)
-	part := machine.Part{Spill: f.spill, Folder: f.folder, Limits: limits}
-	if f.world != nil {
-		part.Links = linksOver(f.world)
-	}
-	served := make(chan error, 1)
-	go func() { served <- part.Serve(ctx, at, f.key, func(string) {}) }()
-	return served, nil
+	return remote.NewBudget(limits), nil
 }
 
 // hostName tells hosts apart, and containers on one host.

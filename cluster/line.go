@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/athanor-llm/athanor/device/remote"
 )
 
 // word is what one end of a line says to the other. An empty one says that it is alive.
@@ -19,8 +21,13 @@ type word struct {
 	Ended    bool   `json:",omitempty"` // leader: the run has ended, with the exit code Code
 	Code     int    `json:",omitempty"`
 	Left     bool   `json:",omitempty"` // follower: it has heard that, and has left MPI
-	Stop     bool   `json:",omitempty"` // follower: it was asked to stop
-	Refused  string `json:",omitempty"` // leader: why this process cannot be one of the run
+	Stop     bool   `json:",omitempty"` // follower, agent: it was asked to stop
+	Refused  string `json:",omitempty"` // leader, agent: why this process cannot be one of the run
+
+	// Between an agent and the process that it has started, see agent.go.
+	Post   *post          `json:",omitempty"` // agent: what it is
+	Member *remote.Member `json:",omitempty"` // process: it is ready; the leader hears it too
+	Claim  *claim         `json:",omitempty"` // process: what it needs of the host; agent: what is left
 }
 
 const (
@@ -35,7 +42,7 @@ var errSilent = fmt.Errorf("nothing was heard for %v", silence*beat)
 
 // line is a connection between the leader and a follower.
 type line struct {
-	conn  net.Conn
+	conn  io.ReadWriteCloser
 	heard atomic.Bool // since the latest beat
 
 	mu sync.Mutex // of writing
@@ -45,7 +52,7 @@ type line struct {
 	err  error         // why, set before
 }
 
-func newLine(conn net.Conn) *line { return &line{conn: conn, gone: make(chan struct{})} }
+func newLine(conn io.ReadWriteCloser) *line { return &line{conn: conn, gone: make(chan struct{})} }
 
 // say sends a word.
 func (l *line) say(w word) error {
@@ -55,8 +62,10 @@ func (l *line) say(w word) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.conn.SetWriteDeadline(time.Now().Add(sayWithin)); err != nil {
-		return err
+	if c, ok := l.conn.(net.Conn); ok { // pipes have room for all that is said until the other end is lost
+		if err := c.SetWriteDeadline(time.Now().Add(sayWithin)); err != nil {
+			return err
+		}
 	}
 	_, err = l.conn.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(text))), text...))
 	return err

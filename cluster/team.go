@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/mpi"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/device/sealed"
@@ -31,6 +30,7 @@ type Team struct {
 	Asked    <-chan struct{}
 	Lost     <-chan error // a *LostError, when another process is lost
 
+	deviceless
 	launch *Launch
 	lib    *mpi.Library
 	world  *mpi.World
@@ -50,6 +50,7 @@ type member struct {
 	remote.Member
 	left    chan struct{} // has a value when it has left
 	ip, own net.IP        // its address, and this process's on the same connection
+	named   string        // its address, as the user has named it; "": nobody has
 }
 
 // LostError reports that another process of the run is gone.
@@ -65,10 +66,16 @@ func (e *LostError) Error() string {
 
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Lead waits for the other processes of a run, as rank 0. They find it by the run's folder, or where the launcher says.
-func Lead(ctx context.Context, l *Launch, folder string, note func(string)) (*Team, error) {
+// newTeam returns a team of which only this process is there.
+func newTeam(l *Launch) *Team {
 	t := &Team{launch: l, asked: make(chan struct{}, 1), lost: make(chan error, 1), members: make([]*member, l.Size), missing: l.Size - 1, all: make(chan struct{})}
 	t.Asked, t.Lost = t.asked, t.lost
+	return t
+}
+
+// Lead waits for the other processes of a run, as rank 0. They find it by the run's folder, or where the launcher says.
+func Lead(ctx context.Context, l *Launch, folder string, note func(string)) (*Team, error) {
+	t := newTeam(l)
 	t.lib = l.findMPI(note)
 	at, err := l.listen()
 	if err != nil {
@@ -80,7 +87,7 @@ func Lead(ctx context.Context, l *Launch, folder string, note func(string)) (*Te
 	defer remove(folder)
 	serving, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- remote.Serve(serving, at, t.Key, t, remote.Limits{}, note) }()
+	go func() { ended <- remote.Serve(serving, at, t.Key, t, remote.NewBudget(remote.Limits{}), note) }()
 	err = t.gather(ctx, note)
 	stop()
 	if err = errors.Join(err, <-ended); err == nil {
@@ -150,12 +157,22 @@ func (t *Team) absent() string {
 
 // Join takes the line of a follower, or refuses it and says why.
 func (t *Team) Join(m remote.Member, c *sealed.Conn) error {
-	e := &member{line: newLine(c), Member: m, left: make(chan struct{}, 1), ip: addressOf(c.RemoteAddr()), own: addressOf(c.LocalAddr())}
+	e := newMember(newLine(c), m, c)
 	if err := t.admit(e); err != nil {
 		_ = e.say(word{Refused: err.Error()})
 		e.close(err)
-		return err
+		return fmt.Errorf("process %d: %w", m.Rank, err)
 	}
+	t.keep(e)
+	return nil
+}
+
+func newMember(l *line, m remote.Member, c net.Conn) *member {
+	return &member{line: l, Member: m, left: make(chan struct{}, 1), ip: addressOf(c.RemoteAddr()), own: addressOf(c.LocalAddr())}
+}
+
+// keep listens to a member until its line is closed.
+func (t *Team) keep(e *member) {
 	t.lines.Go(func() {
 		e.keep(func(w word) {
 			switch {
@@ -165,9 +182,8 @@ func (t *Team) Join(m remote.Member, c *sealed.Conn) error {
 				tell(e.left, struct{}{})
 			}
 		})
-		tell(t.lost, error(&LostError{Rank: m.Rank, Host: m.Host, Err: e.err}))
+		tell(t.lost, error(&LostError{Rank: e.Rank, Host: e.Host, Err: e.err}))
 	})
-	return nil
 }
 
 // tell puts a value into a channel that has room for one, unless there is one.
@@ -207,11 +223,14 @@ func (t *Team) welcome() error {
 	}
 	t.Together = count[own]
 	for _, e := range t.members[1:] {
-		ip := e.ip
-		if ip.IsLoopback() && outside != nil { // other hosts, too, must reach it
-			ip = outside
+		host := e.named
+		if host == "" {
+			host = e.ip.String()
 		}
-		t.Others = append(t.Others, net.JoinHostPort(ip.String(), fmt.Sprint(e.Port)))
+		if e.ip.IsLoopback() && outside != nil { // other hosts, too, must reach it
+			host = outside.String()
+		}
+		t.Others = append(t.Others, net.JoinHostPort(host, fmt.Sprint(e.Port)))
 		if err := e.say(word{Together: count[e.Host], MPI: lacks == ""}); err != nil {
 			return &LostError{Rank: e.Rank, Host: e.Host, Err: err}
 		}
@@ -300,27 +319,3 @@ func addressOf(a net.Addr) net.IP {
 	}
 	return nil
 }
-
-// The leader has no devices for others.
-
-var errLeads = errors.New("this process leads a run, and has no devices for others")
-
-// Describe refuses.
-func (t *Team) Describe(remote.Place) (remote.Description, error) {
-	return remote.Description{}, errLeads
-}
-
-// Open refuses.
-func (t *Team) Open(remote.Place) (device.Device, error) { return nil, errLeads }
-
-// Script refuses.
-func (t *Team) Script(string) (remote.Script, error) { return nil, errLeads }
-
-// Folder refuses: nobody else writes for this process.
-func (t *Team) Folder() string { return "" }
-
-// Closed does nothing.
-func (t *Team) Closed(remote.Place) {}
-
-// Link refuses.
-func (t *Team) Link(_ remote.Hello, c *sealed.Conn) error { return errors.Join(errLeads, c.Close()) }

@@ -46,9 +46,11 @@ func (c *Config) checkHosts(d *decoder) {
 	}
 }
 
-// Launched says with whom a launcher has started this process. No key says it: it is so for this process only.
+// Launched says with whom a launcher has started this process, or which processes were started for Hosts. No key says it: it is
+// so for this process only.
 type Launched struct {
-	Others   []string  // addresses of the run's other processes, each of which has as many ranks as this one
+	Others   []string  // addresses of the run's other processes
+	Named    bool      // they are those of Hosts; else each has as many ranks as this one
 	Key      []byte    // that they prove to each other that they know; nil: the environment's
 	Over     string    // what carries bytes between them
 	Links    link.Open // over which their ranks exchange bytes; nil: over connections
@@ -61,6 +63,7 @@ func (c *Config) Launch(l Launched) error {
 	switch {
 	case n == 1:
 		return nil
+	case l.Named: // checked when they were read
 	case len(c.Hosts) > 0:
 		return c.Fault("hosts", fmt.Sprintf("a launcher has started %d processes, which are the run's hosts; hint: leave hosts out", n))
 	case c.Hardware.Name != "":

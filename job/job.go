@@ -23,7 +23,6 @@ package job
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
@@ -218,7 +217,11 @@ func (s *Spec) PerSequence() int { return max(s.Share, 1) * max(s.Tensor, 1) }
 
 // Machine returns what the job needs of a machine.
 func (s *Spec) Machine() *machine.Request {
-	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: slices.Concat(s.Hosts, s.Others), Key: s.Key, Over: s.Over, Links: s.Links, Together: s.Together, Limits: s.Limits, Hardware: s.Hardware, Sharing: s.PerSequence(),
+	hosts := s.Others
+	if len(hosts) == 0 {
+		hosts = s.Hosts
+	}
+	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: hosts, Key: s.Key, Over: s.Over, Links: s.Links, Together: s.Together, Limits: s.Limits, Hardware: s.Hardware, Sharing: s.PerSequence(),
 		Spill: s.Spill(), Batch: s.GlobalBatch * s.PerSequence(), Sequence: s.SequenceLength}
 }
 

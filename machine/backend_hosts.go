@@ -52,17 +52,13 @@ type hostsBackend struct {
 
 // newHosts asks the other hosts to describe themselves. note is told how GPUs exchange bytes.
 func newHosts(r *Request, dir string, note func(string)) (*hostsBackend, error) {
-	key := r.Key
-	if key == nil {
-		var err error
-		if key, err = Key(); err != nil {
-			return nil, r.Fault("hosts", err.Error())
-		}
+	if r.Key == nil { // no process was started there
+		return nil, r.Fault("hosts", "this command uses this host only; hint: leave hosts out")
 	}
 	if r.Together > 1 && device.IsGPU(r.Device) {
 		return nil, r.Fault("device", fmt.Sprintf("%d processes of the run are on this host, but one process has all of a host's GPUs; hint: start one process per host, such as with srun --ntasks-per-node=1, and set ranks: auto", r.Together))
 	}
-	b := &hostsBackend{others: r.Hosts, key: key, together: int64(max(r.Together, 1)), links: r.Links, over: r.Over, place: remote.Place{Device: r.Device, MPI: r.Links != nil}}
+	b := &hostsBackend{others: r.Hosts, key: r.Key, together: int64(max(r.Together, 1)), links: r.Links, over: r.Over, place: remote.Place{Device: r.Device, MPI: r.Links != nil}}
 	counts, err := b.counts(r, dir)
 	if err != nil {
 		return nil, err

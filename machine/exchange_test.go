@@ -74,7 +74,7 @@ func TestTime(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	part := Part{Spill: t.TempDir(), Limits: remote.Limits{Memory: 1 << 30, Ranks: 2}, Links: w.open}
+	part := Part{Spill: t.TempDir(), Budget: remote.NewBudget(remote.Limits{Memory: 1 << 30, Ranks: 2}), Links: w.open}
 	go func() { ended <- part.Serve(ctx, l, key, func(string) {}) }()
 	defer func() {
 		stop()

@@ -14,19 +14,19 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in folder dir
-// and, for several ranks, the link between them. If there are other hosts, given by their addresses, it takes
-// the slowest processor. note is told how GPUs of several hosts exchange bytes.
-func Probe(device, dir string, ranks int, hosts []string, note func(string)) (*hardware.Hardware, error) {
+// Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in the folder r.Spill
+// and, for several ranks, the link between them. If there are other hosts, it takes the slowest processor. note is told how
+// GPUs of several hosts exchange bytes.
+func Probe(r *Request, note func(string)) (*hardware.Hardware, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBackend(&Request{Device: device, Ranks: max(ranks, 1), Hosts: hosts}, cache, note)
+	b, err := newBackend(r, cache, note)
 	if err != nil {
 		return nil, err
 	}
-	return probe(b.allCores(), ranks, dir)
+	return probe(b.allCores(), r.Ranks, r.Spill)
 }
 
 // probe measures what ranks on a backend have, the disk in folder dir and, for

@@ -15,8 +15,8 @@ type Request struct {
 	config.Lines           // errors name the keys of the configuration that asks
 	Device       string    // cpu or cuda
 	Ranks        int       // at least 1
-	Hosts        []string  // others that have ranks, as address:port
-	Key          []byte    // that they know; nil: the environment's
+	Hosts        []string  // addresses of the run's other processes, which have ranks too
+	Key          []byte    // that they know; nil: Hosts are only named, and there are no processes yet
 	Over         string    // what carries bytes between processes
 	Links        link.Open // over which ranks of different processes exchange bytes; nil: over connections
 	Together     int       // processes of the run on this host, which share its memory and disk; at most 1: this one

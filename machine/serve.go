@@ -37,28 +37,23 @@ func ServeLimits(dir string) (remote.Limits, error) {
 	return remote.Limits{Memory: m.Total, Disk: disk, Ranks: servedRanks}, err
 }
 
-// Serve lets runs led from other hosts, which prove that they know the key, have ranks on this host's cores or
-// GPUs, in its memory and, for what they spill, on the disk of folder dir, within limits, until ctx is done.
-func Serve(ctx context.Context, l net.Listener, key []byte, dir string, limits remote.Limits, note func(string)) error {
-	return Part{Spill: dir, Limits: limits}.Serve(ctx, l, key, note)
-}
-
 // Part is what a process lets the leader of its run have.
 type Part struct {
-	Spill  string // folder for what its ranks spill to the disk
-	Folder string // the run's, in which it writes its part of checkpoints; "": it is not the leader's
-	Limits remote.Limits
-	Links  link.Open // over which ranks may exchange bytes; nil: connections only
+	Spill  string         // folder for what its ranks spill to the disk
+	Folder string         // the run's, in which it writes its part of checkpoints; "": it is not the leader's
+	Budget *remote.Budget // of what they take
+	Links  link.Open      // over which ranks may exchange bytes; nil: connections only
 }
 
-// Serve is the function Serve for one run.
+// Serve lets the leader, which proves that it knows the key, have ranks on this host's cores or GPUs, in its memory and on the
+// disk of part.Spill, until ctx is done.
 func (part Part) Serve(ctx context.Context, l net.Listener, key []byte, note func(string)) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err
 	}
 	h := &host{dir: part.Spill, folder: part.Folder, cache: cache, key: key, links: part.Links, note: note, fabrics: map[string]*fabric{}}
-	return remote.Serve(ctx, l, key, h, part.Limits, note)
+	return remote.Serve(ctx, l, key, h, part.Budget, note)
 }
 
 // host opens devices for other hosts' runs.
@@ -219,6 +214,11 @@ func (h *host) Closed(p remote.Place) {
 // Join refuses: only the process that leads a run takes others into it.
 func (h *host) Join(m remote.Member, c *sealed.Conn) error {
 	return errors.Join(fmt.Errorf("process %d joins a run that is not led from here", m.Rank), c.Close())
+}
+
+// Start refuses: only an agent starts processes.
+func (h *host) Start(p remote.Process, c *sealed.Conn) error {
+	return errors.Join(fmt.Errorf("process %d is to be started by a process of a run", p.Rank), c.Close())
 }
 
 // Link accepts a connection from a rank elsewhere to one here.

@@ -47,7 +47,7 @@ func TestWritten(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	closed := make(chan string, 4)
-	part := Part{Spill: root + "/spill", Folder: root + "/run", Limits: remote.Limits{Memory: 1 << 30, Disk: 1 << 30, Ranks: 2}}
+	part := Part{Spill: root + "/spill", Folder: root + "/run", Budget: remote.NewBudget(remote.Limits{Memory: 1 << 30, Disk: 1 << 30, Ranks: 2})}
 	go func() {
 		ended <- part.Serve(ctx, l, key, func(text string) {
 			if strings.Contains(text, "closed") {

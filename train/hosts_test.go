@@ -12,11 +12,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// serveHere is the serve verb without its printing: it prints its address only.
+// serveHere is what serve starts, without a leader that has asked for it: it prints its address only.
 func serveHere(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -31,7 +33,17 @@ func serveHere(addr string) error {
 	if err != nil {
 		return err
 	}
-	return machine.Serve(context.Background(), l, key, os.TempDir(), limits, func(string) {})
+	part := machine.Part{Spill: os.TempDir(), Budget: remote.NewBudget(limits)}
+	return part.Serve(context.Background(), l, key, func(string) {})
+}
+
+// loaded reads a configuration, whose hosts are processes that serve.
+func loaded(file string, overrides []string) (*config.Config, error) {
+	c, err := config.Load(file, overrides)
+	if err == nil && len(c.Hosts) > 0 {
+		err = c.Launch(config.Launched{Others: c.Hosts, Named: true, Key: []byte(os.Getenv(machine.KeyVariable)), Over: "TCP"})
+	}
+	return c, err
 }
 
 // freeAddress is where the hosts of all tests listen, one after the other, so that they are measured as one.

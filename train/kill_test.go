@@ -54,7 +54,7 @@ func (quiet) Event(string) {}
 
 // trainFile is the train verb without its printing.
 func trainFile(ctx context.Context, file string, overrides []string) error {
-	c, err := config.Load(file, overrides)
+	c, err := loaded(file, overrides)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 // settled is the job of a configuration.
 func settled(t testing.TB, file string, overrides ...string) *job.Spec {
 	t.Helper()
-	c, err := config.Load(file, overrides)
+	c, err := loaded(file, overrides)
 	check(t, err)
 	spec, err := job.Settle(config.ToTrain, c, func(string) {})
 	check(t, err)

@@ -343,7 +343,12 @@ func (v *benchBudgetsCmd) Run(c *cli.Context) error {
 		return err
 	}
 	defer setup.Close()
-	m, err := machine.Find(spec.Machine(), show.Say)
+	need, end, err := request(spec)
+	if err != nil {
+		return err
+	}
+	defer end()
+	m, err := machine.Find(need, show.Say)
 	if err != nil {
 		return err
 	}

@@ -78,13 +78,18 @@ func findHost(named string) finding {
 	if err != nil {
 		return finding{name, broken, "not tried", err.Error()}
 	}
-	about, err := remote.Describe(addr, key, remote.Place{Device: "cpu"})
+	team, err := cluster.Summon([]string{addr}, key)
 	if err != nil {
 		return finding{name, broken, "not reached", err.Error()}
 	}
+	defer team.End(0)
+	about, err := remote.Describe(team.Others[0], key, remote.Place{Device: "cpu"})
+	if err != nil {
+		return finding{name, broken, "its process is not reached", err.Error()}
+	}
 	f := finding{name, good, fmt.Sprintf("%s, %d cores, %s of memory for %d ranks", about.Processor, about.Cores, size.Format(about.Host), about.Ranks), ""}
 	var took machine.Exchange
-	if err := took.Time([]string{addr}, 1, key, nil); err != nil {
+	if err := took.Time(team.Others, 1, key, nil); err != nil {
 		f.State, f.Advice = slow, err.Error()
 		return f
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	stdctx "context"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/cluster"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -20,7 +22,8 @@ func TestDoctorHosts(t *testing.T) {
 	ctx, stop := stdctx.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- machine.Serve(ctx, l, []byte(key), t.TempDir(), remote.Limits{Memory: 1 << 30, Ranks: 2}, func(string) {})
+		a := cluster.Agent{Key: []byte(key), Lent: cluster.Lent{Spill: t.TempDir()}, Limits: remote.Limits{Memory: 1 << 30, Ranks: 2}, Command: startProcess(os.Args[0]), Note: func(string) {}}
+		ended <- a.Serve(ctx, l)
 	}()
 	defer func() {
 		stop()

@@ -20,7 +20,7 @@ func (v *trainCmd) launched(ctx stdctx.Context, c *cli.Context) error {
 		return cli.Misuse(err)
 	}
 	if launch == nil {
-		return interrupted(ctx, v.train(ctx, c, config.Launched{}))
+		return v.withHosts(ctx, c)
 	}
 	c.Exit = launch.Exit
 	spec, err := v.Load(c, config.ToRead)
@@ -36,8 +36,27 @@ func (v *trainCmd) launched(ctx stdctx.Context, c *cli.Context) error {
 	if err != nil {
 		return interrupted(ctx, err)
 	}
-	say(fmt.Sprintf("all %d processes are there, on %d hosts; bytes go over %s", launch.Size, team.Hosts(), team.Over))
-	if err = v.lead(ctx, c, team); err == nil {
+	return v.leadToEnd(ctx, c, team, launchedWith(team))
+}
+
+// withHosts trains on the hosts that the configuration names beside this one, if it names any.
+func (v *trainCmd) withHosts(ctx stdctx.Context, c *cli.Context) error {
+	cfg, err := config.LoadTo(config.ToTrain, v.Config, v.Overrides)
+	if err != nil || len(cfg.Hosts) == 0 {
+		return interrupted(ctx, v.train(ctx, c, config.Launched{})) // which says what is wrong
+	}
+	team, l, err := summon(cfg.Lines, cfg.Hosts)
+	if err != nil {
+		return err
+	}
+	return v.leadToEnd(ctx, c, team, l)
+}
+
+// leadToEnd trains with a team, and ends it.
+func (v *trainCmd) leadToEnd(ctx stdctx.Context, c *cli.Context, team *cluster.Team, l config.Launched) error {
+	fmt.Fprintf(c.Stderr, "all %d processes are there, on %d hosts; bytes go over %s\n", len(team.Others)+1, team.Hosts(), team.Over)
+	err := v.lead(ctx, c, team, l)
+	if err == nil {
 		team.End(0)
 	} else {
 		team.End(command().ExitCode(err))
@@ -66,8 +85,7 @@ func withLoss(err error, lost <-chan error) error {
 
 // lead trains with a team. Any of its processes may be asked to stop, and then the run stops; if one is lost, the run
 // ends.
-func (v *trainCmd) lead(ctx stdctx.Context, c *cli.Context, team *cluster.Team) error {
-	others := config.Launched{Others: team.Others, Key: team.Key, Over: team.Over.Name, Links: team.Over.Links, Together: team.Together}
+func (v *trainCmd) lead(ctx stdctx.Context, c *cli.Context, team *cluster.Team, others config.Launched) error {
 	ctx, stop := stdctx.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)

@@ -34,6 +34,7 @@ type verbs struct {
 	Export   exportCmd   `cmd:"" help:"Write a model folder with weights only, in bf16 or fp32, for other software."`
 	Prune    pruneCmd    `cmd:"" help:"Make a model folder with sparse weights, by SparseGPT on some text."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
+	Process  processCmd  `cmd:"" hidden:"" help:"Be a process of a run, for athanor serve."`
 
 	Completion cli.Completion `cmd:"" help:"Print the script by which a shell completes verbs, flags and keys."`
 	Man        cli.Manual     `cmd:"" help:"Print the manual page."`

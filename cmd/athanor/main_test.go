@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,9 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 func testMain(m *testing.M) int {
 	if cuda.ServeProbe() {
 		return 0
+	}
+	if slices.Equal(os.Args[1:], []string{processVerb}) { // athanor serve, itself a child, starts it
+		return execute(os.Args[1:], os.Stdout, os.Stderr)
 	}
 	if text := os.Getenv(childArgs); text != "" {
 		var args []string

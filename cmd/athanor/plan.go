@@ -228,7 +228,12 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(spec.Machine(), show.Say)
+	need, end, err := request(spec)
+	if err != nil {
+		return err
+	}
+	defer end()
+	m, err := machine.Describe(need, show.Say)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type planned struct {
 	report   *search.Report
 	busy     string             // how other work changed what was measured; "": not much
 	expected search.Expectation // of a step
+	end      func()             // ends the processes on hosts that are named; nil: there are none
 	lift     func()             // ends the limit on the heap; nil: there is none
 	trials   bool               // what is trained may be found by training
 	chosen   *train.Chosen      // what is trained, if there is only so much memory for it
@@ -47,6 +48,9 @@ func (p *planned) close() {
 	}
 	if p.machine != nil {
 		_ = p.machine.Close() // the process ends
+	}
+	if p.end != nil {
+		p.end()
 	}
 	p.liftLimit()
 }
@@ -111,10 +115,14 @@ func prepare(ctx stdctx.Context, c *cli.Context, spec *job.Spec) (p *planned, er
 }
 
 // findMachine finds the machine.
-func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
+func (p *planned) findMachine(c *cli.Context, find finder) error {
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	request := p.spec().Machine()
+	request, end, err := request(p.spec())
+	if err != nil {
+		return err
+	}
+	p.end = end
 	request.Process = session.ProcessBytes(p.setup.Graph)
 	debug.FreeOSMemory() // what was garbage after the text was read would be counted as taken
 	if p.machine, err = find(request, show.Say); err != nil {

@@ -42,7 +42,16 @@ func (v *probeCmd) Run(c *cli.Context) error {
 	if err := cli.CanWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(machine.ChooseDevice(v.Device, c.Note), v.Disk, v.Ranks, v.Hosts, c.Note)
+	need := &machine.Request{Device: machine.ChooseDevice(v.Device, c.Note), Spill: v.Disk, Ranks: v.Ranks}
+	if len(v.Hosts) > 0 {
+		team, l, err := summon(config.Lines{}, v.Hosts)
+		if err != nil {
+			return err
+		}
+		defer team.End(0)
+		need.Hosts, need.Key, need.Over, need.Together = l.Others, l.Key, l.Over, l.Together
+	}
+	h, err := machine.Probe(need, c.Note)
 	if err != nil {
 		return err
 	}

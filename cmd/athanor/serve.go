@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	stdctx "context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/athanor-llm/athanor/cluster"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
@@ -28,7 +30,7 @@ type serveCmd struct {
 
 // Help is what `serve --help` says besides the flags.
 func (serveCmd) Help() string {
-	return "A run on another host that names this one under hosts: trains on its cores or GPUs, too. Both must have the same ATHANOR_KEY, a secret text of at least 16 characters, in their environment. " +
+	return "A run on another host that names this one under hosts: trains on its cores or GPUs, too: it gets a process here, which ends when the run does. Both must have the same ATHANOR_KEY, a secret text of at least 16 characters, in their environment. " +
 		"All that passes between them is encrypted and authenticated by this secret."
 }
 
@@ -75,11 +77,20 @@ func (v *serveCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve: %w; hint: check whether another athanor serve is running, or choose another port with --listen", err)
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	stdctx.AfterFunc(ctx, stop) // a second signal does not wait for runs to end
 	c.Tellf("%s, %d cores: waiting for runs at %s, which may take %s of memory, %s of disk and %d ranks together\n",
 		hardware.Processor(), runtime.GOMAXPROCS(0), where(l.Addr()), size.Format(limits.Memory), size.Format(limits.Disk), limits.Ranks)
-	return machine.Serve(ctx, l, key, v.Disk, limits, func(text string) { fmt.Fprintln(c.Stderr, text) })
+	a := cluster.Agent{Key: key, Lent: cluster.Lent{Spill: v.Disk}, Limits: limits, Command: startProcess(self), Note: func(text string) { fmt.Fprintln(c.Stderr, text) }}
+	if tcp := l.Addr().(*net.TCPAddr); !tcp.IP.IsUnspecified() {
+		a.Lent.Host = tcp.IP.String()
+	}
+	return a.Serve(ctx, l)
 }
 
 // where names an address, and says if it is one of every network that this host is in.

@@ -182,7 +182,8 @@ type opening struct {
 	Place   Place  // of a device to open
 	Lease   string // that a side connection belongs to
 	Link    Hello
-	Member  Member // that joins
+	Member  Member  // that joins
+	Process Process // to start
 }
 
 type purpose uint8
@@ -193,6 +194,7 @@ const (
 	siding
 	linking
 	joining
+	starting
 )
 
 // opened is the answer to the opening of a device.
@@ -236,7 +238,7 @@ func introduce(conn net.Conn, key []byte, o *opening) (*sealed.Conn, error) {
 	if _, err = c.Write(hello); err != nil {
 		return nil, err
 	}
-	if o.Purpose == siding || o.Purpose == linking || o.Purpose == joining { // others are answered with a result
+	if o.Purpose >= siding { // others are answered with a result
 		refused, err := readAnswer(c, make([]byte, 1))
 		if err = errors.Join(refused, err); err != nil {
 			return nil, err

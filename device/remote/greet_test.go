@@ -146,7 +146,7 @@ func TestKey(t *testing.T) {
 			t.Errorf("error is %v", err)
 		}
 	}
-	if err := Serve(t.Context(), nil, nil, h, plenty, nil); err == nil {
+	if err := Serve(t.Context(), nil, nil, h, NewBudget(plenty), nil); err == nil {
 		t.Error("a host without a key")
 	}
 	about, err := Describe(h.addr, testKey, Place{})

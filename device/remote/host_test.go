@@ -59,7 +59,7 @@ func newHostWith(t testing.TB, wrap func(device.Device) device.Device, limits Li
 	}
 	h.changed = sync.NewCond(&h.mu)
 	ctx, stop := context.WithCancel(context.Background())
-	go func() { h.ended <- Serve(ctx, l, testKey, h, limits, h.note) }()
+	go func() { h.ended <- Serve(ctx, l, testKey, h, NewBudget(limits), h.note) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-h.ended; err != nil {
@@ -163,6 +163,8 @@ func (a arenas) DrawState(s device.StateRange, from device.Beginning) error {
 func (h *host) Folder() string { return h.dir }
 
 func (h *host) Join(m Member, c *sealed.Conn) error { return c.Close() }
+
+func (h *host) Start(p Process, c *sealed.Conn) error { return c.Close() }
 
 func (h *host) Link(hello Hello, c *sealed.Conn) error {
 	if hello.Fabric == "" {

@@ -37,7 +37,7 @@ type lease struct {
 	device  device.Device
 	origin  time.Time // where the clock of its spans begins
 
-	budget       *budget
+	budget       *Budget
 	onGPU        bool  // the device tier is not the host's memory
 	memory, disk int64 // taken of the budget
 
@@ -75,7 +75,7 @@ type order struct {
 // mostOrders bounds what is kept of a round before the device is told.
 const mostOrders = 1 << 20
 
-func newLease(conn net.Conn, d device.Device, before time.Time, b *budget) *lease {
+func newLease(conn net.Conn, d device.Device, before time.Time, b *Budget) *lease {
 	e := &lease{
 		control: conn, budget: b, joined: make(chan struct{}), device: d, origin: before, timed: true,
 		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10), scripts: scripts{loaded: map[uint32]*loaded{}},

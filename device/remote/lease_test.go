@@ -114,7 +114,7 @@ func (d *strict) Close() error {
 // tell lets a leader say something to a new device on both connections.
 func tell(t testing.TB, control, side []byte) (onControl, onSide error) {
 	d := &strict{t: t, launched: map[int]bool{}}
-	e := newLease(&script{in: bytes.NewReader(control)}, d, time.Now(), newBudget(plenty))
+	e := newLease(&script{in: bytes.NewReader(control)}, d, time.Now(), NewBudget(plenty))
 	e.side = &script{in: bytes.NewReader(side)}
 	close(e.joined)
 	onSide = e.watch(bufio.NewReader(bytes.NewReader(side)))

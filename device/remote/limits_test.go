@@ -71,7 +71,7 @@ func TestCallsCount(t *testing.T) {
 	text := shipped(t, frame(doPrepare, uint8(0)), make([]device.Call, 400000))
 	d := &strict{t: t, launched: map[int]bool{}}
 	answer := &heard{script: script{in: bytes.NewReader(append(text, byte(doClose)))}}
-	e := newLease(answer, d, time.Now(), newBudget(Limits{Memory: 1 << 20}))
+	e := newLease(answer, d, time.Now(), NewBudget(Limits{Memory: 1 << 20}))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	err := e.serve()

@@ -239,7 +239,7 @@ func TestStop(t *testing.T) {
 	h := newHost(t, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- Serve(ctx, l, testKey, h, plenty, nil) }()
+	go func() { ended <- Serve(ctx, l, testKey, h, NewBudget(plenty), nil) }()
 	d, err := Open(l.Addr().String(), testKey, Place{}, time.Now())
 	check(t, err)
 	silent, err := net.Dial("tcp", l.Addr().String())

@@ -118,6 +118,12 @@ type Member struct {
 	MPI        string // version of the MPI library that it has loaded; "": none
 }
 
+// Process is one of a run that its leader asks a host to start.
+type Process struct {
+	Rank, Size int    // which it is, of how many
+	Build      string // of the leader, see package build
+}
+
 // Description is what a host says about itself.
 type Description struct {
 	Processor, Kernels, Version string
@@ -172,6 +178,15 @@ func Link(addr string, key []byte, h Hello) (*sealed.Conn, error) {
 // Join connects to the process that leads a run, which serves at addr. What is said on the connection is up to both.
 func Join(addr string, key []byte, m Member) (*sealed.Conn, error) {
 	conn, err := dial(addr, key, &opening{Purpose: joining, Member: m})
+	if err != nil {
+		return nil, at(addr, err)
+	}
+	return conn, nil
+}
+
+// Start asks the host that serves at addr for a process of a run. What is said on the connection is up to both.
+func Start(addr string, key []byte, p Process) (*sealed.Conn, error) {
+	conn, err := dial(addr, key, &opening{Purpose: starting, Process: p})
 	if err != nil {
 		return nil, at(addr, err)
 	}

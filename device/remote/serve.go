@@ -34,6 +34,9 @@ type Opener interface {
 	// Join receives the connection of a process that joins the run that this one leads. It closes one that
 	// it does not want, and returns an error.
 	Join(m Member, c *sealed.Conn) error
+	// Start receives the connection of a leader that asks for a process of its run. It closes one that
+	// it does not want, and returns an error.
+	Start(p Process, c *sealed.Conn) error
 }
 
 const restLimit = 10 * time.Second
@@ -43,7 +46,7 @@ type server struct {
 	key    []byte
 	opener Opener
 	note   func(string)
-	budget *budget
+	budget *Budget
 	guests guests
 	all    sync.WaitGroup
 
@@ -55,9 +58,9 @@ type server struct {
 
 // Serve lets leaders that know the key open devices of o, many at a time, until ctx is
 // cancelled; then it hangs up, closes the devices and returns nil. A device whose leader
-// hangs up or vanishes is closed. Together they take no more than limits. note (nil: nobody) gets short
+// hangs up or vanishes is closed. What they take counts on budget. note (nil: nobody) gets short
 // lines about who comes and goes, from several goroutines.
-func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, limits Limits, note func(string)) error {
+func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, budget *Budget, note func(string)) error {
 	if len(key) == 0 {
 		return fmt.Errorf("remote: %w", errNoKey)
 	}
@@ -65,7 +68,7 @@ func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, limits Lim
 		note = func(string) {}
 	}
 	s := &server{
-		key: key, opener: o, note: note, budget: newBudget(limits),
+		key: key, opener: o, note: note, budget: budget,
 		conns: map[net.Conn]bool{}, leases: map[string]*lease{},
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -221,15 +224,17 @@ func (s *server) do(conn *sealed.Conn, o *opening) (kept bool, err error) {
 			return false, fmt.Errorf("data from rank %d to rank %d: %w", o.Link.From, o.Link.To, err)
 		}
 		return true, nil
-	case joining:
+	case joining, starting:
 		if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
 			return false, err
 		}
 		s.untrack(conn.Conn) // it is the opener's, who may be the one that ends this server
-		if err := s.opener.Join(o.Member, conn); err != nil {
-			return false, fmt.Errorf("process %d: %w", o.Member.Rank, err)
+		if o.Purpose == joining {
+			err = s.opener.Join(o.Member, conn)
+		} else {
+			err = s.opener.Start(o.Process, conn)
 		}
-		return true, nil
+		return err == nil, err
 	}
 	return false, refuse(conn, fmt.Errorf("unknown purpose %d", o.Purpose))
 }
