@@ -46,7 +46,7 @@ func attacks(t *testing.T, addr string) []attack {
 	for i := range garbage {
 		garbage[i] = byte(r.Uint32())
 	}
-	own, huge := newGreeting(), make([]byte, 1<<20)
+	own, huge := greets(t), make([]byte, 1<<20)
 	greet := func(c net.Conn, then []byte) {
 		_, _ = c.Write(own[:])
 		_, _ = io.ReadFull(c, make([]byte, greetingLen))

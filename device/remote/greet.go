@@ -2,6 +2,7 @@ package remote
 
 import (
 	"cmp"
+	"crypto/ecdh"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -22,12 +23,12 @@ import (
 
 // How a connection begins.
 //
-// Each side says which protocol and which operators it knows and sends a number that it has never used
-// before. Then each proves that it knows the key, by a MAC of all that was said and of its role, so
-// that nobody can send back what it received:
+// Each side says which protocol and which operators it knows and sends the public half of a key of X25519 that
+// it has drawn for this connection. Then each proves that it knows the key that both share, by a MAC of all
+// that was said and of its role, so that nobody can send back what it received:
 //
 //	client                                          server
-//	greeting: magic, protocol, fingerprint, nonce ─►
+//	greeting: magic, protocol, fingerprint, public ─►
 //	                                              ◄─ greeting
 //	MAC(key, "client", both greetings)            ─►
 //	                                              ◄─ 1, MAC(key, "server", both); or 0
@@ -35,7 +36,8 @@ import (
 //	                                              ◄─ answer
 //
 // After the proofs, all that either side says is protected (package sealed) by keys that are derived from
-// the key and both greetings.
+// the key, both greetings, and what only they can compute who know a private half. Those are forgotten with
+// the connection, so whoever has recorded it and learns the key later cannot read it.
 //
 // The fingerprint is a hash of all that both must understand alike: operators and their operands, and
 // the types of messages. Builds that would misunderstand each other part here, with an error on both
@@ -46,10 +48,11 @@ import (
 // listens can try keys against a MAC, so a key must be random, not a password.
 
 const (
-	protocol     = 4
+	protocol     = 5
 	magic        = "athanor\n"
-	nonceBytes   = 32
-	greetingLen  = len(magic) + 4 + sha256.Size + nonceBytes
+	publicBytes  = 32
+	publicAt     = len(magic) + 4 + sha256.Size
+	greetingLen  = publicAt + publicBytes
 	patience     = 5 * time.Second // with a peer that must answer at once
 	keyHint      = "hint: set ATHANOR_KEY to the same secret on both sides"
 	versionHint  = "hint: run the same build of athanor on all hosts"
@@ -59,27 +62,30 @@ const (
 // greeting is what a side says before it trusts the other.
 type greeting [greetingLen]byte
 
-func newGreeting() (g greeting) {
+// newGreeting returns one and the private half of the key whose public half it has.
+func newGreeting() (g greeting, private *ecdh.PrivateKey, err error) {
+	if private, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
+		return g, nil, err
+	}
 	at := copy(g[:], magic)
 	binary.LittleEndian.PutUint32(g[at:], protocol)
 	print := fingerprint()
-	at += 4 + copy(g[at+4:], print[:])
-	_, _ = rand.Read(g[at:]) // it never fails
-	return g
+	copy(g[at+4:], print[:])
+	copy(g[publicAt:], private.PublicKey().Bytes())
+	return g, private, nil
 }
 
 // check compares a greeting with this side's.
 func (g *greeting) check(own *greeting) error {
 	const version = len(magic) + 4
-	nonce := greetingLen - nonceBytes
 	switch le := binary.LittleEndian; {
 	case string(g[:len(magic)]) != magic:
 		return fmt.Errorf("it does not speak athanor's protocol; %s", strangerHint)
 	case le.Uint32(g[len(magic):]) != protocol:
 		return fmt.Errorf("it speaks version %d of the protocol, and this side version %d; %s", le.Uint32(g[len(magic):]), protocol, versionHint)
-	case string(g[version:nonce]) != string(own[version:nonce]):
+	case string(g[version:publicAt]) != string(own[version:publicAt]):
 		return fmt.Errorf("it has other operators than this build; %s", versionHint)
-	case string(g[nonce:]) == string(own[nonce:]):
+	case string(g[publicAt:]) == string(own[publicAt:]):
 		return fmt.Errorf("it sends back what it receives; %s", strangerHint)
 	}
 	return nil
@@ -94,9 +100,18 @@ func proof(key []byte, role string, client, server *greeting) []byte {
 	return mac.Sum(nil)
 }
 
-// keysAfter derives the keys of what is said after two greetings.
-func keysAfter(key []byte, client, server *greeting) (sealed.Keys, error) {
-	return sealed.NewKeys(key, append(client[:], server[:]...))
+// keysAfter derives the keys of what is said after two greetings, of which the other side's is other and private belongs to
+// this side's.
+func keysAfter(key []byte, client, server *greeting, private *ecdh.PrivateKey, other *greeting) (none sealed.Keys, err error) {
+	public, err := ecdh.X25519().NewPublicKey(other[publicAt:])
+	if err != nil {
+		return none, err
+	}
+	both, err := private.ECDH(public)
+	if err != nil { // no key that was drawn gives this
+		return none, fmt.Errorf("its greeting has an impossible key: %w; %s", err, strangerHint)
+	}
+	return sealed.NewKeys(append(both, key...), append(client[:], server[:]...))
 }
 
 var errNoKey = errors.New("there is no key; hint: set ATHANOR_KEY to the same random secret on all hosts")
@@ -106,7 +121,11 @@ func greetServer(conn io.ReadWriter, key []byte) (none sealed.Keys, err error) {
 	if len(key) == 0 {
 		return none, errNoKey
 	}
-	own, other := newGreeting(), greeting{}
+	var other greeting
+	own, private, err := newGreeting()
+	if err != nil {
+		return none, err
+	}
 	if _, err := conn.Write(own[:]); err != nil {
 		return none, silent(err)
 	}
@@ -132,14 +151,18 @@ func greetServer(conn io.ReadWriter, key []byte) (none sealed.Keys, err error) {
 	if !hmac.Equal(verdict[1:], proof(key, "server", &own, &other)) {
 		return none, fmt.Errorf("it does not know the key; %s", keyHint)
 	}
-	return keysAfter(key, &own, &other)
+	return keysAfter(key, &own, &other, private, &other)
 }
 
 // greetClient is the server's side.
 func greetClient(conn io.ReadWriter, key []byte) (none sealed.Keys, err error) {
-	own, other := newGreeting(), greeting{}
+	var other greeting
 	if _, err := io.ReadFull(conn, other[:]); err != nil {
 		return none, silent(err)
+	}
+	own, private, err := newGreeting()
+	if err != nil {
+		return none, err
 	}
 	differs := other.check(&own)
 	if string(other[:len(magic)]) != magic { // a stranger is told nothing
@@ -159,7 +182,7 @@ func greetClient(conn io.ReadWriter, key []byte) (none sealed.Keys, err error) {
 	if _, err := conn.Write(append([]byte{1}, proof(key, "server", &other, &own)...)); err != nil || differs != nil {
 		return none, cmp.Or(differs, err)
 	}
-	return keysAfter(key, &other, &own)
+	return keysAfter(key, &other, &own, private, &other)
 }
 
 // silent explains why a greeting ended early.

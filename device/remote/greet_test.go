@@ -14,9 +14,17 @@ import (
 )
 
 // edited is a greeting of another build.
-func edited(at int) greeting {
-	g := newGreeting()
+func edited(t *testing.T, at int) greeting {
+	g := greets(t)
 	g[at] ^= 1
+	return g
+}
+
+// greets returns a greeting of this build.
+func greets(t testing.TB) greeting {
+	t.Helper()
+	g, _, err := newGreeting()
+	check(t, err)
 	return g
 }
 
@@ -30,8 +38,8 @@ func answerWith(text []byte) func(conn net.Conn) {
 // TestStrangers: anyone who is not an athanor of this build that knows the key is refused with the
 // reason, by either side, in bounded time. (The clock is the test's own.)
 func TestStrangers(t *testing.T) {
-	version, print := edited(len(magic)), edited(len(magic)+4)
-	fresh := newGreeting()
+	version, print := edited(t, len(magic)), edited(t, len(magic)+4)
+	fresh := greets(t)
 	cases := map[string]struct {
 		want     string
 		stranger func(conn net.Conn)
@@ -101,6 +109,53 @@ func TestStrangers(t *testing.T) {
 	t.Run("client/key", func(t *testing.T) {
 		meet(t, "does not know the key", func(conn net.Conn) { _, _ = greetServer(conn, []byte("another key")) }, greeted)
 	})
+}
+
+// TestForward: both sides derive the same keys, of which whoever has heard all that was said and learns the secret later has none,
+// and each connection has others; a public key from which anybody could compute what is common to both is refused.
+func TestForward(t *testing.T) {
+	seen := map[string]bool{}
+	for range 3 {
+		a, b := net.Pipe()
+		client, server := &overheard{Conn: a}, &overheard{Conn: b}
+		type derived struct {
+			keys sealed.Keys
+			err  error
+		}
+		done := make(chan derived, 1)
+		go func() {
+			keys, err := greetClient(server, testKey)
+			done <- derived{keys, err}
+		}()
+		keys, err := greetServer(client, testKey)
+		check(t, err)
+		other := <-done
+		if check(t, other.err); !bytes.Equal(keys.Client, other.keys.Client) || !bytes.Equal(keys.Server, other.keys.Server) {
+			t.Error("the sides have other keys")
+		}
+		said := append(client.said[:greetingLen:greetingLen], server.said[:greetingLen]...)
+		ours, theirs := said[publicAt:greetingLen], said[greetingLen+publicAt:]
+		for _, known := range [][]byte{nil, make([]byte, publicBytes), ours, theirs} {
+			guess, err := sealed.NewKeys(append(append([]byte(nil), known...), testKey...), said)
+			check(t, err)
+			if bytes.Equal(guess.Client, keys.Client) {
+				t.Error("what was said and the secret give the keys")
+			}
+		}
+		for _, k := range [][]byte{keys.Client, keys.Server} {
+			if seen[string(k)] {
+				t.Error("keys come again")
+			}
+			seen[string(k)] = true
+		}
+	}
+	own, private, err := newGreeting()
+	check(t, err)
+	low := own
+	clear(low[publicAt:])
+	if _, err := keysAfter(testKey, &own, &low, private, &low); err == nil || !strings.Contains(err.Error(), "impossible key") {
+		t.Errorf("a key of zeros: %v", err)
+	}
 }
 
 // greeted is the server's side of a greeting.
@@ -227,7 +282,7 @@ func TestLink(t *testing.T) {
 
 // FuzzGreet: no bytes are greeted back but those of someone who knows the key.
 func FuzzGreet(f *testing.F) {
-	g := newGreeting()
+	g := greets(f)
 	f.Add(g[:])
 	f.Add(append(g[:], make([]byte, sha256.Size)...))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))

@@ -22,9 +22,8 @@
 // The connection below may be one that never waits, as those of package link are: then Write takes and Read
 // gives what is possible now, perhaps nothing.
 //
-// Known weaknesses: whoever records what passes and learns the secret later can read it. The end of a
-// connection is not protected: whoever reads must know how much has to come. The lengths of records and
-// their times can be seen.
+// Known weaknesses: the end of a connection is not protected: whoever reads must know how much has to come. The
+// lengths of records and their times can be seen.
 package sealed
 
 import (
@@ -47,7 +46,8 @@ const (
 // Keys are those of the two directions, by who sends.
 type Keys struct{ Client, Server []byte }
 
-// NewKeys derives keys from a secret and from what both sides have said, of which a part must be new.
+// NewKeys derives keys from a secret and from what both sides have said, of which a part must be new. If part of the secret
+// is new and forgotten, nobody who learns the rest later can derive them.
 func NewKeys(secret, said []byte) (k Keys, err error) {
 	if k.Client, err = hkdf.Key(sha256.New, secret, said, "athanor records of the client", keyBytes); err != nil {
 		return k, err
