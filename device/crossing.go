@@ -15,7 +15,7 @@ import (
 //	member 0      0 3                 | |
 //	member 1      1 2                   | |
 //
-// So each member gives each, itself too, two blocks: one of its first rows, and one of its second.
+// Rows may have fewer groups of columns than there are members, which then take one of them together with their neighbours. So each member gives each, itself too, two blocks: one of its first rows, and one of its second.
 
 // Block is a part of a matrix.
 type Block struct{ Row, Col, Rows, Cols int }
@@ -25,20 +25,18 @@ type Block struct{ Row, Col, Rows, Cols int }
 func Crossings(c *Call, from, to int) (src, dst [2]Block) {
 	x, y, n := c.Args[graph.AllToAllDst], c.Args[graph.AllToAllSrc], len(c.Peers)
 	if x.Rows == n*y.Rows {
-		src, dst = crossing(n, y.Rows/2, x.Cols, from, to)
-		if x.Cols == y.Cols { // all members take all columns
-			src[0].Col, src[1].Col = 0, 0
-		}
-		return src, dst
+		groups := y.Cols / x.Cols
+		return crossing(n, y.Rows/2, x.Cols, from, to*groups/n)
 	}
 	dst, src = crossing(n, x.Rows/2, y.Cols, to, from)
 	return src, dst
 }
 
-// crossing returns the blocks that are both in the rows of one member, as it has them, and in the columns of another, as that one does.
-func crossing(n, chunk, cols, ofRows, ofCols int) (rows, columns [2]Block) {
+// crossing returns the blocks that are both in the rows of one member, as it has them, and in the columns of another, as that one does, which
+// are a group of the rows' columns.
+func crossing(n, chunk, cols, ofRows, group int) (rows, columns [2]Block) {
 	for i, k := range [2]int{ofRows, 2*n - 1 - ofRows} {
-		rows[i] = Block{i * chunk, ofCols * cols, chunk, cols}
+		rows[i] = Block{i * chunk, group * cols, chunk, cols}
 		columns[i] = Block{k * chunk, 0, chunk, cols}
 	}
 	return rows, columns

@@ -133,11 +133,14 @@ func (w *world) cross(r *rand.Rand, peers []int) {
 	n := len(peers)
 	chunk := 1 + r.IntN(3)
 	cols := 1 + r.IntN(elems/(2*n*chunk)/2)
-	back := r.IntN(2) == 0
+	back, groups := r.IntN(2) == 0, n
+	if !back && n%2 == 0 && r.IntN(2) == 0 {
+		groups = n / 2 // two members take the same columns
+	}
 	var instrs []program.Instr
 	for _, rank := range peers {
 		a, b := w.buffers(r, rank)
-		columns, rows := program.Region{Buf: a, Rows: 2 * n * chunk, Cols: cols, Stride: cols + r.IntN(cols+1)}, program.Region{Buf: b, Rows: 2 * chunk, Cols: n * cols, Stride: n*cols + r.IntN(cols+1)}
+		columns, rows := program.Region{Buf: a, Rows: 2 * n * chunk, Cols: cols, Stride: cols + r.IntN(cols+1)}, program.Region{Buf: b, Rows: 2 * chunk, Cols: groups * cols, Stride: groups*cols + r.IntN(cols+1)}
 		in := between(graph.AllToAll, device.Collective, peers, 0, columns, rows)
 		if back {
 			in.Args = []program.Region{rows, columns}
@@ -161,7 +164,8 @@ func interpretCross(ins []*program.Instr, at func(k, arg int) []float32, set fun
 		for x := range 2 * chunk {
 			whole := []int{k*chunk + x, (2*n-1-k)*chunk + x - chunk}[x/chunk]
 			for i := range n {
-				rows, columns := (x*n+i)*cols, whole*cols
+				groups := max(dst.Cols, src.Cols) / cols
+				rows, columns := (x*groups+i/(n/groups))*cols, whole*cols
 				if back {
 					copy(to[k][rows:rows+cols], from[i][columns:])
 				} else {

@@ -84,12 +84,39 @@ func PartUnit(n int) int {
 
 // DividesHeads reports whether attention can work on n parts of its heads, one after the other; 0 is one part.
 func (g *Graph) DividesHeads(n int) bool {
+	return attendsBy(g, n, func(a Attr) bool { return a.KVHeads%n == 0 })
+}
+
+// SplitsHeads reports whether attention can work on n parts of the heads of its queries, of which several may have the same key head.
+func SplitsHeads(g *Graph, n int) bool {
+	return attendsBy(g, n, func(a Attr) bool { return KeyParts(a.KVHeads, n) > 0 && a.Heads%n == 0 })
+}
+
+// ExchangesHeads reports whether ranks that share sequences can exchange heads, each of them in so many parts.
+func ExchangesHeads(g *Graph, parts int) bool {
+	return g.DividesHeads(parts) && SplitsHeads(g, max(parts, 1)*g.Parts())
+}
+
+// KeyParts returns of how many parts of some key heads n parts of the queries' heads have one each: n of its own, or each head for several; 0 if
+// they cannot.
+func KeyParts(heads, n int) int {
+	switch {
+	case heads%n == 0:
+		return n
+	case n%heads == 0:
+		return heads
+	}
+	return 0
+}
+
+// attendsBy reports whether all attention can be divided by n; 0 is one part.
+func attendsBy(g *Graph, n int, can func(Attr) bool) bool {
 	if n <= 1 {
 		return n >= 0
 	}
 	for s := range g.Segments {
 		for _, node := range g.Segments[s].Forward {
-			if node.Op == Attention && node.Attr.KVHeads%n != 0 {
+			if node.Op == Attention && !can(node.Attr) {
 				return false
 			}
 		}
@@ -111,13 +138,15 @@ func (g *Graph) KeyBytes() (most int64) {
 	return most
 }
 
-// CrossBytes returns the bytes of what attention's backward pass reads and writes of a sequence, in the layer with most of it.
-func (g *Graph) CrossBytes() (most int64) {
+// CrossBytes returns the bytes of what attention's backward pass reads and writes of a sequence if it has one of n parts of the heads, in the
+// layer with most of it.
+func (g *Graph) CrossBytes(n int) (most int64) {
 	for s := range g.Segments {
-		for _, n := range g.Segments[s].Forward {
-			if n.Op == Attention {
-				q, kv := n.Args[AttentionQ], n.Args[AttentionKV]
-				most = max(most, int64(g.Sequence())*int64(4*(q.Hi-q.Lo)+2*(kv.Hi-kv.Lo))*g.DType.Size())
+		for _, node := range g.Segments[s].Forward {
+			if node.Op == Attention {
+				q, kv := node.Args[AttentionQ], node.Args[AttentionKV]
+				keys := max(KeyParts(node.Attr.KVHeads, n), 1)
+				most = max(most, int64(g.Sequence())*int64(4*(q.Hi-q.Lo)/n+2*(kv.Hi-kv.Lo)/keys)*g.DType.Size())
 			}
 		}
 	}

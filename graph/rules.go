@@ -394,8 +394,8 @@ func crossing(_ *Attr, d []Dim) string {
 	switch {
 	case from.DType != to.DType:
 		return fmt.Sprintf("src is %v, the destination is %v: convert it with cast", from.DType, to.DType)
-	case to.Rows%from.Rows == 0 && from.Rows%2 == 0 && (from.Cols == to.Cols || from.Cols == to.Rows/from.Rows*to.Cols):
-		return ""
+	case to.Rows%from.Rows == 0 && from.Rows%2 == 0 && from.Cols%to.Cols == 0 && to.Rows/from.Rows%(from.Cols/to.Cols) == 0:
+		return "" // as many groups of columns as members, or fewer
 	case from.Rows%to.Rows == 0 && to.Rows%2 == 0 && to.Cols == from.Rows/to.Rows*from.Cols:
 		return ""
 	}

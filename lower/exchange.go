@@ -28,20 +28,33 @@ import (
 //	heads    0 1 2 3 | 4 5 6 7       2 parts, 4 ranks
 //	ranks    0 1 2 3   0 1 2 3
 //
+// With fewer key heads than ranks, neighbours get the same one, each for other queries. Each then has a term of its gradient in fp32, which go
+// to the ranks that have the rows, where they are added up in the order of ranks and rounded once:
+//
+//	ranks         0 1 2 3
+//	heads of q    0 1 2 3
+//	heads of kv   0 0 1 1     dkv 0 = 0's + 1's, dkv 1 = 2's + 3's
+//
 // Nothing hides what the first heads wait for, except in the backward pass the product before.
 //
-// Known weakness: what the forward pass has exchanged is exchanged again for the backward pass. Ranks need as many key heads.
+// Known weakness: what the forward pass has exchanged is exchanged again for the backward pass. A key head for several ranks is sent by itself to
+// each, and so are its gradient's terms.
 
 // attends reports whether an operator is attention, or its backward pass.
 func attends(op graph.Op) bool { return op == graph.Attention || op == graph.AttentionBwd }
 
-// bandOf is what is exchanged of an operand: these columns of the value, next to each other in a rank's buffer from a column on.
-type bandOf struct{ lo, hi, at int }
+// bandOf is what is exchanged of an operand: these columns of the value, in groups of which a rank gets one, next to each other in its buffer
+// from a column on.
+type bandOf struct{ lo, hi, groups, at int }
 
-// crossed is an operator on all rows of some heads, with what gives its results back.
+// cols returns the columns of a group.
+func (b bandOf) cols() int { return (b.hi - b.lo) / b.groups }
+
+// crossed is an operator on all rows of some heads, with what gives its results back, and what adds up those that are terms.
 type crossed struct {
 	attend *op
 	back   []*op
+	sums   []*op
 }
 
 // exchangeHeads adds attention of all rows of a rank's heads.
@@ -55,10 +68,14 @@ func (s *sharing) exchangeHeads(o *op) {
 		}
 		return c
 	}
+	var late []*op // sums of the part before: their terms are on their way while attention works on the next
 	byParts(s, gather, func(_ int, _ headPart, c crossed) {
 		s.add(c.attend)
 		s.add(c.back...)
+		s.add(late...)
+		late = c.sums
 	})
+	s.add(late...)
 }
 
 // exchangeEarly moves what brings together the first part's operands of a backward pass, from the unit's given operator on, ahead of the one
@@ -101,10 +118,11 @@ func (o *op) writes(value instance) bool {
 // cross adds what brings together all rows of the n-th sequence of a part of the rank's heads.
 func (s *sharing) cross(o *op, n int, h headPart, starts []program.Region) crossed {
 	ranks := s.st.g.Parts()
+	keys := graph.KeyParts(o.in.Attr.KVHeads/h.of, ranks)
 	attend := *o
 	attend.in.Args, attend.refs = append([]program.Region(nil), o.in.Args...), append([]ref(nil), o.refs...)
 	attend.in.Attr.Seq, attend.in.Attr.Among, attend.in.Attr.Acc = s.st.g.Whole, 0, false
-	attend.in.Attr.Heads, attend.in.Attr.KVHeads = o.in.Attr.Heads/(h.of*ranks), o.in.Attr.KVHeads/(h.of*ranks)
+	attend.in.Attr.Heads, attend.in.Attr.KVHeads = o.in.Attr.Heads/(h.of*ranks), o.in.Attr.KVHeads/(h.of*keys)
 	attend.takeSinks(headPart{h.k*ranks + s.part, h.of * ranks})
 	c := crossed{attend: &attend}
 	for j, spec := range o.in.Op.Info().Args {
@@ -113,22 +131,29 @@ func (s *sharing) cross(o *op, n int, h headPart, starts []program.Region) cross
 		}
 		r := o.refs[j]
 		r.row, r.rows = n*s.st.g.Seq, s.st.g.Seq
-		bands := h.bandsOf(o.in.Op, j, r, ranks)
+		dtype := s.st.g.Values[r.value].DType
+		bands := h.bandsOf(o.in.Op, j, r, ranks, keys)
 		if bands == nil { // not divided by heads
 			if starts[n].Absent() {
-				starts[n] = s.p.BufferRegion(s.crossBuffer(r, []bandOf{{r.lo, r.hi, 0}}, 1, h))
+				starts[n] = s.p.BufferRegion(s.crossBuffer(r, []bandOf{{r.lo, r.hi, 1, 0}}, dtype, s.st.g.Whole, h))
 				s.add(s.allToAll(o, starts[n], none, program.Region{}, r))
 			}
 			attend.set(j, starts[n])
 			continue
 		}
-		all := s.p.BufferRegion(s.crossBuffer(r, bands, ranks, h))
+		terms := o.in.Op == graph.AttentionBwd && j == graph.AttentionBwdDKV && keys < ranks
+		if terms {
+			dtype = graph.F32
+		}
+		all := s.p.BufferRegion(s.crossBuffer(r, bands, dtype, s.st.g.Whole, h))
 		attend.set(j, all)
 		for _, b := range bands {
 			own, here := r, all
 			own.lo, own.hi = b.lo, b.hi
-			here.Off, here.Cols = here.Off+b.at, (b.hi-b.lo)/ranks
+			here.Off, here.Cols = here.Off+b.at, b.cols()
 			switch {
+			case terms:
+				s.sumTerms(&c, o, b, here, own, h)
 			case spec.Access == graph.Read:
 				s.add(s.allToAll(o, here, none, program.Region{}, own))
 			case o.in.Op != graph.AttentionBwd || j != graph.AttentionBwdDelta || s.st.g.Model.Sinks: // only the gradient of sinks reads delta
@@ -139,33 +164,62 @@ func (s *sharing) cross(o *op, n int, h headPart, starts []program.Region) cross
 	return c
 }
 
-// bandsOf returns the columns of operand j, which r refers to, that ranks exchange of a part of the heads; nil if it is not divided by heads.
-func (h headPart) bandsOf(op graph.Op, j int, r ref, ranks int) (list []bandOf) {
-	add := func(lo, hi int) {
-		at := 0
-		for _, b := range list {
-			at += (b.hi - b.lo) / ranks
+// sumTerms adds what brings together the terms of the gradients of a band of keys or values, which this rank has for one of the key heads in
+// here, and adds them up where the rows are, for the value that own refers to.
+func (s *sharing) sumTerms(c *crossed, o *op, b bandOf, here program.Region, own ref, h headPart) {
+	ranks := s.st.g.Parts()
+	list := make([]bandOf, ranks)
+	for k := range list {
+		list[k] = bandOf{0, b.cols(), 1, k * b.cols()}
+	}
+	terms := s.p.BufferRegion(s.crossBuffer(own, list, graph.F32, own.rows, h))
+	c.back = append(c.back, s.allToAll(o, terms, none, here, none))
+	term := func(k int) program.Region {
+		at := terms
+		at.Off, at.Cols = k*b.cols(), b.cols()
+		return at
+	}
+	store := graph.Copy
+	if s.st.g.Values[own.value].DType != graph.F32 {
+		store = graph.Cast
+	}
+	each := ranks / b.groups
+	for g := range b.groups {
+		for k := 1; k < each; k++ {
+			c.sums = append(c.sums, s.local(graph.Add, o, term(g*each), term(g*each+k), none, none))
 		}
+		to := own
+		to.lo, to.hi = b.lo+g*b.cols(), b.lo+(g+1)*b.cols()
+		c.sums = append(c.sums, s.local(store, o, program.Region{}, term(g*each), to, none))
+	}
+}
+
+// bandsOf returns the columns of operand j, which r refers to, that ranks exchange of a part of the heads; nil if it is not divided by heads.
+// Queries have a group for each rank, keys so many.
+func (h headPart) bandsOf(op graph.Op, j int, r ref, ranks, keys int) (list []bandOf) {
+	at := 0
+	add := func(lo, hi, groups int) {
 		lo, hi = h.columns(lo, hi)
-		list = append(list, bandOf{lo, hi, at})
+		b := bandOf{lo, hi, groups, at}
+		list, at = append(list, b), at+b.cols()
 	}
 	for _, k := range byHeads[op].whole {
 		if k == j {
-			add(r.lo, r.hi)
+			add(r.lo, r.hi, ranks)
 		}
 	}
 	for _, k := range byHeads[op].halves {
 		if k == j {
 			mid := (r.lo + r.hi) / 2
-			add(r.lo, mid)
-			add(mid, r.hi)
+			add(r.lo, mid, keys)
+			add(mid, r.hi, keys)
 		}
 	}
 	return list
 }
 
-// crossBuffer allocates a buffer for all rows of a rank's part of each band.
-func (s *sharing) crossBuffer(r ref, bands []bandOf, ranks int, h headPart) int {
+// crossBuffer allocates a buffer for some rows of a group of each band.
+func (s *sharing) crossBuffer(r ref, bands []bandOf, dtype graph.DType, rows int, h headPart) int {
 	v := &s.st.g.Values[r.value]
 	class := program.ClassActivations
 	switch v.Kind {
@@ -175,7 +229,7 @@ func (s *sharing) crossBuffer(r ref, bands []bandOf, ranks int, h headPart) int 
 		class = program.ClassInputs
 	}
 	buf := program.Buffer{Name: instanceName(v.Name+".all", instance{value: r.value, micro: r.micro, copy: r.copy}), Tier: device.DeviceTier,
-		Class: class, DType: v.DType, Rows: s.st.g.Whole, RowUnit: s.p.RowUnit}
+		Class: class, DType: dtype, Rows: rows, RowUnit: s.p.RowUnit}
 	if h.of > 1 {
 		buf.Name += "." + strconv.Itoa(h.k)
 	}
@@ -183,7 +237,7 @@ func (s *sharing) crossBuffer(r ref, bands []bandOf, ranks int, h headPart) int 
 		if b.at > 0 {
 			buf.Cuts = append(buf.Cuts, b.at)
 		}
-		buf.Cols += (b.hi - b.lo) / ranks
+		buf.Cols += b.cols()
 	}
 	return s.buffer(buf)
 }

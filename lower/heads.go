@@ -41,10 +41,10 @@ func headCuts(g *graph.Graph, parts int) columnCuts {
 			cuts.divide(g, n.Args[j], parts)
 		}
 		for _, j := range byHeads[n.Op].halves {
-			u := n.Args[j]
+			u, keys := n.Args[j], graph.KeyParts(n.Attr.KVHeads, parts)
 			mid := (u.Lo + u.Hi) / 2
-			cuts.divide(g, graph.Use{Value: u.Value, Lo: u.Lo, Hi: mid}, parts)
-			cuts.divide(g, graph.Use{Value: u.Value, Lo: mid, Hi: u.Hi}, parts)
+			cuts.divide(g, graph.Use{Value: u.Value, Lo: u.Lo, Hi: mid}, keys)
+			cuts.divide(g, graph.Use{Value: u.Value, Lo: mid, Hi: u.Hi}, keys)
 		}
 	})
 	for changed := true; changed; {

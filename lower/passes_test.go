@@ -110,8 +110,10 @@ var harms = []struct {
 		for n < len(u.work) && u.work[n].in.Key.Dir == program.Recompute {
 			n++
 		}
-		if n == 0 {
-			return false
+		if n == 0 || !slices.ContainsFunc(u.work[n:], func(o *op) bool {
+			return slices.ContainsFunc(o.refs, func(r ref) bool { return r.value >= 0 && u.work[n-1].writes(r.instance()) })
+		}) {
+			return false // nobody reads it, so nothing is wrong without it
 		}
 		u.work = slices.Delete(u.work, n-1, n) // the last, which is repeated for the backward pass itself
 		return true

@@ -30,8 +30,8 @@ func (pl *Plan) validateExchange(g *graph.Graph) error {
 		return fmt.Errorf("plan: exchange %q is not known; hint: use %s, or leave it out", pl.Exchange, ExchangeHeads)
 	case g.Parts() == 1:
 		return fmt.Errorf("plan: exchange is %q, but no ranks share sequences; hint: leave it out", pl.Exchange)
-	case !g.DividesHeads(pl.HeadParts()):
-		return fmt.Errorf("plan: the key and value heads cannot be divided among %d ranks in %d parts each; hint: leave out exchange or kv_parts", g.Parts(), max(pl.KVParts, 1))
+	case !graph.ExchangesHeads(g, pl.KVParts):
+		return fmt.Errorf("plan: heads cannot be divided among %d ranks in %d parts each; hint: leave out exchange or kv_parts", g.Parts(), max(pl.KVParts, 1))
 	}
 	return nil
 }

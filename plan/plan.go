@@ -462,7 +462,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if err := pl.validateExchange(g); err != nil {
 		return err
 	}
-	if !g.DividesHeads(pl.KVParts) {
+	if !g.DividesHeads(pl.KVParts) && (g.Parts() > 1 || !graph.SplitsHeads(g, pl.KVParts)) { // one rank's are only cut, to be compared with several
 		return fmt.Errorf("plan: the key and value heads cannot be exchanged in %d parts; hint: use a divisor of the heads of every layer, or leave kv_parts out", pl.KVParts)
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {

@@ -138,10 +138,10 @@ func checkExchange(t *Task, p *search.Pins) error {
 		why = fmt.Sprintf("%q is not known; hint: use %s or %s, or leave it out", p.Exchange, plan.ExchangeKeys, plan.ExchangeHeads)
 	case n == 1:
 		why = "no ranks share sequences; hint: set plan.sequence to at least 2, or leave it out"
-	case !t.Graph.DividesHeads(n):
-		why = fmt.Sprintf("%d ranks cannot divide the key and value heads of each layer; hint: let fewer ranks share a sequence, or use %s", n, plan.ExchangeKeys)
-	case !t.Graph.DividesHeads(n * parts):
-		why = fmt.Sprintf("a rank's key and value heads cannot be divided in %d parts; hint: leave out plan.kv_parts", parts)
+	case !graph.ExchangesHeads(t.Graph, 1):
+		why = fmt.Sprintf("%d ranks cannot divide the heads of each layer, or share key heads evenly; hint: let fewer ranks share a sequence, or use %s", n, plan.ExchangeKeys)
+	case !graph.ExchangesHeads(t.Graph, parts):
+		why = fmt.Sprintf("the ranks' heads cannot be divided in %d parts; hint: leave out plan.kv_parts", parts)
 	default:
 		return nil
 	}

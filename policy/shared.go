@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -97,7 +98,7 @@ func sequenceDegrees(ranks int) (list []Degrees) {
 // ulysses exchanges all heads at once.
 func ulysses(r *Request) (*plan.Plan, error) {
 	pl, err := partly(fixed(offloaded, live))(r)
-	if err == nil && r.Graph.Parts() > 1 && r.Graph.DividesHeads(r.Graph.Parts()) {
+	if err == nil && r.Graph.Parts() > 1 && graph.ExchangesHeads(r.Graph, 1) {
 		pl.Exchange = plan.ExchangeHeads
 	}
 	return pl, err

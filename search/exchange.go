@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -30,7 +31,7 @@ func (r *Request) setExchange(pl *plan.Plan, ch choice, memory int64) {
 	bytes, ranks, least := g.KeyBytes(), 1, 1
 	if ch.heads || r.Pins.Exchange == plan.ExchangeHeads {
 		pl.Exchange = plan.ExchangeHeads
-		bytes, ranks, least = g.CrossBytes()/int64(g.Parts()), g.Parts(), headParts
+		bytes, ranks, least = g.CrossBytes(g.Parts()), g.Parts(), headParts
 	} else {
 		pl.KVEager = ch.st.eager
 	}
@@ -39,7 +40,7 @@ func (r *Request) setExchange(pl *plan.Plan, ch choice, memory int64) {
 	}
 	parts := 1
 	for n := 2; n <= mostParts && (n <= least || bytes/int64(parts) > most); n++ {
-		if g.DividesHeads(n * ranks) {
+		if g.DividesHeads(n*ranks) || ranks > 1 && graph.ExchangesHeads(g, n) && bytes/int64(parts) > most {
 			parts = n
 		}
 	}
@@ -52,7 +53,7 @@ func (r *Request) setExchange(pl *plan.Plan, ch choice, memory int64) {
 func exchangeHeads(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	const tried = 2
 	n := p.graph.Parts()
-	if n == 1 || p.req.Pins.Exchange != "" || !p.graph.DividesHeads(n*max(p.req.Pins.KVParts, 1)) {
+	if n == 1 || p.req.Pins.Exchange != "" || !graph.ExchangesHeads(p.graph, p.req.Pins.KVParts) {
 		return found, nil
 	}
 	for _, c := range found[:min(len(found), tried)] {

@@ -17,15 +17,16 @@ import (
 func exchanging(g *graph.Graph) *plan.Plan {
 	pl := plan.Plain(g, 2)
 	pl.Exchange = plan.ExchangeHeads
-	if g.DividesHeads(2 * g.Parts()) {
+	if graph.ExchangesHeads(g, 2) {
 		pl.KVParts = 2
 	}
 	return pl
 }
 
-// exchangedNames are fixtures whose key heads two ranks can divide, and for 4 ranks four.
-var exchangedNames = []string{"llama-tiny", "gpt2-tiny/4", "neox-tiny bf16/4", "mistral-tiny sinks documents", "qwen3-tiny bf16", "gpt2-tiny bf16", "opt-tiny/4", "llama-tiny documents bf16", "granite-tiny", "stablelm-tiny",
-	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "gpt-oss-tiny", "mistral-tiny documents", "deepseek2-tiny", "llama-tiny lora", "qwen3-tiny lora bf16"}
+// exchangedNames are fixtures of which two ranks, or four, can divide the heads; some have fewer key heads than ranks.
+var exchangedNames = []string{"gemma3-tiny bf16/4", "llama-tiny", "gpt2-tiny/4", "neox-tiny bf16/4", "mistral-tiny sinks documents", "qwen3-tiny bf16", "gpt2-tiny bf16", "opt-tiny/4", "llama-tiny documents bf16", "granite-tiny", "stablelm-tiny",
+	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "gpt-oss-tiny", "mistral-tiny documents", "deepseek2-tiny", "llama-tiny lora", "qwen3-tiny lora bf16",
+	"granite-tiny/4", "mistral-tiny sinks documents/4", "gemma2-tiny", "mixtral-tiny/4", "gpt-oss-tiny bf16/4", "llama3-rope/4", "gemma-tiny bf16", "granite-tiny lora bf16/4"}
 
 // exchangedCase returns a fixture by name, and by how many ranks its sequences are shared.
 func exchangedCase(t *testing.T, r *rand.Rand, name string) (whole, part *fixture) {
@@ -68,11 +69,20 @@ func TestExchangedRows(t *testing.T) {
 //	attention recomputed      the same
 //	backward                  the same, the results' gradients, and dq, dk, dv: 4q + 2kv, and 4 bytes a head
 //
-// twice, since there are two sequences.
+// twice, since there are two sequences. With fewer key heads than ranks, kv is that of as many heads as ranks, and dk and dv are in fp32.
 func TestExchangedBytes(t *testing.T) {
-	f, _ := exchangedCase(t, testkit.Rand(t), "gpt2-tiny/4")
-	m := f.graph.Model
-	for _, n := range []int{2, 4} {
+	for _, c := range []struct {
+		name  string
+		ranks []int
+	}{{"gpt2-tiny/4", []int{2, 4}}, {"llama3-rope/4", []int{2, 4}}, {"granite-tiny bf16/4", []int{4}}} {
+		f, _ := exchangedCase(t, testkit.Rand(t), c.name)
+		exchangedBytes(t, f, c.ranks)
+	}
+}
+
+func exchangedBytes(t *testing.T, f *fixture, ranks []int) {
+	m, size := f.graph.Model, int(f.graph.DType.Size())
+	for _, n := range ranks {
 		for _, again := range []bool{false, true} {
 			part := f.shared(t, n)
 			pl := exchanging(part.graph)
@@ -82,16 +92,20 @@ func TestExchangedBytes(t *testing.T) {
 				}
 			}
 			_, tr := part.train(t, pl, 1)
-			q, kv := 4*m.Heads*m.HeadDim, 4*2*m.KVHeads*m.HeadDim
+			q, kv := size*m.Heads*m.HeadDim, size*2*max(n, m.KVHeads)*m.HeadDim
+			dkv := kv
+			if m.KVHeads < n {
+				dkv = kv / size * 4
+			}
 			forward := 2*q + kv + 4*m.Heads
-			token := forward + 4*q + 2*kv + 4*m.Heads
+			token := forward + 4*q + kv + dkv + 4*m.Heads
 			if again {
 				token += forward
 			}
 			want := int64(2*m.Layers*token*f.graph.Seq/n) / int64(n) * int64(n-1)
 			for i := range n {
 				if got := tr.network[i][graph.AllToAll]; got != want {
-					t.Errorf("rank %d of %d, recomputing %v: receives %d bytes, want %d", i, n, again, got, want)
+					t.Errorf("%s: rank %d of %d, recomputing %v: receives %d bytes, want %d", m.Family, i, n, again, got, want)
 				}
 			}
 		}
@@ -101,7 +115,7 @@ func TestExchangedBytes(t *testing.T) {
 // TestExchangeChangesNothing is law L1 for exchanged heads, as TestSharingChangesNothing is for travelling keys.
 func TestExchangeChangesNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny/4", "gpt-oss-tiny documents", "mistral-tiny sinks documents", "mixtral-tiny", "qwen3-tiny", "neox-tiny/4"}, 1, 10) {
+	for _, name := range testkit.Sample([]string{"granite-tiny bf16/4", "llama-tiny", "gpt2-tiny/4", "gpt-oss-tiny documents", "mistral-tiny sinks documents", "mixtral-tiny", "qwen3-tiny", "neox-tiny/4"}, 1, 10) {
 		for k := range testkit.Count(1, 2, 6) {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				f, part := exchangedCase(t, r, name)

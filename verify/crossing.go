@@ -7,7 +7,8 @@ import (
 
 // What all_to_all means. Of n members that share a sequence of 2n chunks, member k has the rows of chunks k and 2n-1-k. One operand has
 // these rows, of as many groups of columns as there are members; the other has all rows, of a group of columns. Its chunk j is that of
-// member j or 2n-1-j, the first or the second in that one's rows. An operand with the rows whose columns are one group is given to all.
+// member j or 2n-1-j, the first or the second in that one's rows. A source with the rows may have fewer groups, g that divide n: then member k
+// takes group k*g/n, as its neighbours do.
 
 // checkCrossing checks that the operands of all members have the same extents and atoms, and consist of equal parts.
 func (rs *ranks) checkCrossing(list []place) error {
@@ -23,10 +24,11 @@ func (rs *ranks) checkCrossing(list []place) error {
 		if columns.Rows != n*rows.Rows {
 			rows, columns, from, to = columns, rows, to, from
 		}
-		if columns.Rows != n*rows.Rows || rows.Cols != n*columns.Cols && (rows.Cols != columns.Cols || from != graph.AllToAllSrc) {
+		groups := rows.Cols / columns.Cols
+		if columns.Rows != n*rows.Rows || rows.Cols != groups*columns.Cols || groups != n && (groups == 0 || n%groups != 0 || from != graph.AllToAllSrc) {
 			return rs.fault(at, "members have equal parts", "the operands of ranks %v are %d x %d and %d x %d", rs.instr(at).Peers, rows.Rows, rows.Cols, columns.Rows, columns.Cols)
 		}
-		for g := range rows.Cols / columns.Cols {
+		for g := range groups {
 			part := rows
 			part.Off, part.Cols = rows.Off+g*columns.Cols, columns.Cols
 			if err := rs.checkChunks(at, from, part, to, columns); err != nil {
@@ -69,8 +71,8 @@ func (xs *executions) cross(list []place) error {
 			if back {
 				rows, columns, of, group = dst, src, to, from
 			}
-			if rows.bands == columns.bands {
-				group = 0
+			if !back {
+				group = group * (rows.bands / columns.bands) / n
 			}
 			h := rows.blocks / 2
 			for k, chunk := range [2]int32{of, 2*n - 1 - of} {

@@ -40,12 +40,18 @@ func TestExchangeMutants(t *testing.T) {
 	for k := range testkit.Count(0, 4, 8) {
 		m := *samples.TinyModels[[]string{"gpt2", "sinks"}[k%2]]
 		m.Width, m.Heads, m.KVHeads, m.MaxPositions = 16, 4, 4, 32
+		if m.Rotary() { // others have as many key heads as heads
+			m.KVHeads = []int{1, 2, 4}[rng.IntN(3)]
+		}
 		g, err := graph.BuildPart(&m, 32, 2, graph.F32, []*graph.Documents{nil, {Length: 9}}[rng.IntN(2)])
 		if err != nil {
 			t.Fatal(err)
 		}
 		pl := plan.Plain(g, 1)
-		pl.Exchange, pl.KVParts = plan.ExchangeHeads, 1+rng.IntN(2)
+		pl.Exchange = plan.ExchangeHeads
+		if parts := 1 + rng.IntN(2); graph.ExchangesHeads(g, parts) {
+			pl.KVParts = parts
+		}
 		kinds := slices.Concat(crossingMutations, crossingMutations, crossingMutations, crossingMutations)
 		mutateRanks(t, g, pl, rng, rejected, accepted, kinds...)
 	}

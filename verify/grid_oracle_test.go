@@ -122,7 +122,7 @@ func (cl cluster) cross(all []head, read func(h head, j int) []uint64) (results 
 		}
 	}
 	back := dst.Rows != n*src.Rows
-	if back && (src.Rows != n*dst.Rows || dst.Cols != n*src.Cols) || !back && src.Cols != dst.Cols && src.Cols != n*dst.Cols {
+	if back && (src.Rows != n*dst.Rows || dst.Cols != n*src.Cols) || !back && (src.Cols%dst.Cols != 0 || n%(src.Cols/dst.Cols) != 0) {
 		return nil, "members have no equal parts"
 	}
 	owner := func(row, chunk int) (member, own int) { // of a row of all
@@ -145,7 +145,8 @@ func (cl cluster) cross(all []head, read func(h head, j int) []uint64) (results 
 				continue
 			}
 			k, own := owner(row, src.Rows/2)
-			list[e] = read(all[k], 1)[own*src.Cols+i*dst.Cols%src.Cols+col]
+			together := n / (src.Cols / dst.Cols) // neighbours who take the same columns
+			list[e] = read(all[k], 1)[own*src.Cols+i/together*dst.Cols+col]
 		}
 		results = append(results, list)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -234,10 +235,14 @@ func (m *machine) update(rule *optimizer.Rule, in *program.Instr, args []device.
 	})
 }
 
-// attention of each key head and its queries by itself: heads are independent.
+// attention of each head by itself, with its key head: heads are independent. Gradients of keys are rounded in the end if they are bf16.
 func (m *machine) attention(in *program.Instr, args []device.Operand) {
-	n, a := in.Attr.KVHeads, in.Attr
-	a.Acc, a.Heads, a.KVHeads = false, a.Heads/n, 1
+	n, keys, a := in.Attr.Heads, in.Attr.KVHeads, in.Attr
+	a.Acc, a.Heads, a.KVHeads = false, 1, 1
+	dkv := slices.IndexFunc(in.Op.Info().Args, func(s graph.ArgSpec) bool { return s.Name == "dkv" })
+	if dkv >= 0 && !in.Attr.Acc {
+		m.each(args[dkv], func(r, c int) { m.store(args[dkv], r, c, 0) })
+	}
 	band := func(o device.Operand, k, of int) device.Operand {
 		o.Cols /= of
 		o.Addr += int64(k*o.Cols) * o.DType.Size()
@@ -251,19 +256,22 @@ func (m *machine) attention(in *program.Instr, args []device.Operand) {
 				h.args = append(h.args, o)
 			case name == "kv":
 				h.args = append(h.args, o)
-				h.keys = [2]device.Operand{band(o, k, 2*n), band(o, n+k, 2*n)}
+				h.keys = [2]device.Operand{band(o, k*keys/n, 2*keys), band(o, keys+k*keys/n, 2*keys)}
 			case name == "dkv":
 				h.args = append(h.args, o)
-				h.dkeys = [2]device.Operand{band(o, k, 2*n), band(o, n+k, 2*n)}
+				h.dkeys = [2]device.Operand{band(o, k*keys/n, 2*keys), band(o, keys+k*keys/n, 2*keys)}
 			default:
 				h.args = append(h.args, band(o, k, n))
 			}
 		}
 		h.attend()
 	}
+	if dkv >= 0 && args[dkv].DType == graph.BF16 {
+		m.each(args[dkv], func(r, c int) { m.store(args[dkv], r, c, castElement(graph.BF16, m.load(args[dkv], r, c))) })
+	}
 }
 
-// headOf is attention of one key head.
+// headOf is attention of one head.
 type headOf struct {
 	*machine
 	in          *program.Instr
@@ -272,8 +280,7 @@ type headOf struct {
 	keys, dkeys [2]device.Operand // keys and values, and their gradients
 }
 
-// attend row by row: a query depends on the keys of its sequence up to its own position, and contributes to the sums of their gradients,
-// which are rounded in the end if they are bf16.
+// attend row by row: a query depends on the keys of its sequence up to its own position, and contributes to the sums of their gradients.
 func (m *headOf) attend() {
 	back, in, args, op := m.in.Op == graph.AttentionBwd, m.in, m.args, m.op
 	q := args[graph.AttentionQ]
@@ -282,11 +289,6 @@ func (m *headOf) attend() {
 		q = args[graph.AttentionBwdQ]
 		reads = []int{graph.AttentionBwdDO, graph.AttentionBwdQ, graph.AttentionBwdO, graph.AttentionBwdLSE}
 		writes, starts = []int{graph.AttentionBwdDQ, graph.AttentionBwdDelta}, graph.AttentionBwdStarts
-		if !in.Attr.Acc {
-			for _, d := range m.dkeys {
-				m.each(d, func(r, c int) { m.store(d, r, c, 0) })
-			}
-		}
 	}
 	if len(args) > starts && args[starts].Rows > 0 {
 		reads = append(reads, starts)
@@ -314,11 +316,6 @@ func (m *headOf) attend() {
 			for c := range args[j].Cols {
 				m.store(args[j], n, c, mix(v, uint64(j<<20+c)))
 			}
-		}
-	}
-	if back && m.dkeys[0].DType == graph.BF16 {
-		for _, d := range m.dkeys {
-			m.each(d, func(r, c int) { m.store(d, r, c, castElement(graph.BF16, m.load(d, r, c))) })
 		}
 	}
 }

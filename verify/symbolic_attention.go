@@ -16,7 +16,8 @@ import (
 // An fp32 dkv holds the exact partial sums and may be cast to bf16 after the last one.
 // A bf16 dkv is rounded by every call, which gives another value.
 //
-// Heads are independent of each other, so this holds for each part of them, too, and an operator may work on some heads.
+// Heads are independent of each other, so this holds for each part of them, too, and an operator may work on some heads. Several parts of the
+// queries' heads may have the same key head, whose dkv is then the sum of what they give.
 //
 // With a window a block depends only on those blocks of keys of which some query sees some key, wherever the keys begin that it is given.
 
@@ -37,12 +38,15 @@ func attended(op graph.Op) (q, kv int) {
 // its result are; an operator on one part has the values of that part of an operator on all.
 func (x *execution) attention(in *program.Instr, args []box) {
 	_, kv := attended(in.Op)
-	parts := args[0].bands // of o or dq
-	if parts > 1 && (args[kv].bands != 2*parts || in.Attr.KVHeads%int(parts) != 0) {
+	parts, keys := args[0].bands, args[kv].bands/2 // of o or dq, and of k
+	if parts > 1 && (args[kv].bands != 2*keys || in.Attr.Heads%int(parts) != 0 || graph.KeyParts(in.Attr.KVHeads, int(parts)) != int(keys)) {
 		parts = 1 // bands that are no parts of heads
 	}
+	if parts == 1 {
+		keys = 1
+	}
 	for k := range parts {
-		p := headPart{x, in, args, k, parts}
+		p := headPart{x, in, args, k, parts, keys}
 		queries := p.attend()
 		if in.Op == graph.AttentionBwd {
 			p.sumKeys(queries)
@@ -56,14 +60,23 @@ type headPart struct {
 	in    *program.Instr
 	args  []box
 	k, of int32
+	keys  int32 // parts of the key heads, which divide those of the queries' heads
+}
+
+// key returns the part's own of the key heads' parts.
+func (p *headPart) key() int32 { return p.k * p.keys / p.of }
+
+// isKeys reports whether operand j is keys and values, or their gradients.
+func (p *headPart) isKeys(j int) bool {
+	_, kv := attended(p.in.Op)
+	return j == kv || p.in.Op == graph.AttentionBwd && j == graph.AttentionBwdDKV
 }
 
 // bands lists the bands of operand j that belong to the part: of keys and values two, of what is not divided by heads all.
 func (p *headPart) bands(j int) (list []int32) {
-	_, kv := attended(p.in.Op)
 	switch n := p.args[j].bands; {
-	case p.of > 1 && n > 1 && (j == kv || p.in.Op == graph.AttentionBwd && j == graph.AttentionBwdDKV):
-		list = append(list, p.k, p.of+p.k)
+	case p.of > 1 && n > 1 && p.isKeys(j):
+		list = append(list, p.key(), p.keys+p.key())
 	case p.of > 1 && n == p.of:
 		list = append(list, p.k)
 	default:
@@ -77,16 +90,19 @@ func (p *headPart) bands(j int) (list []int32) {
 // op hashes the operator: the constants of one part.
 func (p *headPart) op() Value {
 	in := *p.in
-	in.Attr.Heads, in.Attr.KVHeads = in.Attr.Heads/int(p.of), in.Attr.KVHeads/int(p.of)
+	in.Attr.Heads, in.Attr.KVHeads = in.Attr.Heads/int(p.of), in.Attr.KVHeads/int(p.keys)
 	return opValue(&in)
 }
 
 // cols returns the columns of a part of operand j.
 func (p *headPart) cols(j int) int {
-	if p.of > 1 && p.args[j].bands > 1 {
-		return p.in.Args[j].Cols / int(p.of)
+	switch {
+	case p.of == 1 || p.args[j].bands == 1:
+		return p.in.Args[j].Cols
+	case p.isKeys(j):
+		return p.in.Args[j].Cols / int(p.keys)
 	}
-	return p.in.Args[j].Cols
+	return p.in.Args[j].Cols / int(p.of)
 }
 
 // partBand identifies a result's band, the i-th of its part.
@@ -192,6 +208,8 @@ func (p *headPart) sumKeys(queries []Value) {
 	dkv, back := args[graph.AttentionBwdDKV], p.blocksBack()
 	before := dkv.blocks - int32(len(queries))
 	half := x.p.Buffers[in.Args[graph.AttentionBwdDKV].Buf].DType == graph.BF16
+	each := p.of / p.keys // parts that have the same keys, one after the other
+	begins, ends := p.k%each == 0, p.k%each == each-1
 	for n := range dkv.blocks {
 		at, last := int(n%per), min(n-n%per+per, dkv.blocks)-1
 		if back >= 0 {
@@ -200,7 +218,9 @@ func (p *headPart) sumKeys(queries []Value) {
 		key := p.readPart(seedOp.hashInts(at, 0), kv, n)
 		for i, k := range p.bands(graph.AttentionBwdDKV) {
 			sum, band := &x.atoms[dkv.at(n, k)], p.partBand(graph.AttentionBwdDKV, i, k)
-			x.begin(in, graph.AttentionBwdDKV, sum)
+			if begins {
+				x.begin(in, graph.AttentionBwdDKV, sum)
+			}
 			for b := last; b >= max(n, before); b-- {
 				term := queries[b-before].hashWith(band).hashWith(key)
 				if back >= 0 {
@@ -208,7 +228,7 @@ func (p *headPart) sumKeys(queries []Value) {
 				}
 				x.add(sum, term)
 			}
-			if half {
+			if half && ends {
 				*sum = castValue(graph.BF16, *sum)
 			}
 		}

@@ -252,12 +252,12 @@ func checkGather(t *testing.T, name string, r *rand.Rand, list []*Device, peers 
 	}
 }
 
-// checkCrossing exchanges rows for columns, or all rows of the same columns, or columns for rows, in operands with gaps between their rows, and
-// returns the bytes that are received.
+// checkCrossing exchanges rows for columns, of which several members may take the same, or columns for rows, in operands with gaps between their
+// rows, and returns the bytes that are received.
 func checkCrossing(t *testing.T, name string, r *rand.Rand, list []*Device, peers []int, dt graph.DType) int64 {
 	t.Helper()
 	n, chunk, cols := len(peers), 1+r.IntN(5), 1+r.IntN(40)
-	groups := []int{1, n}[r.IntN(2)]
+	groups := n / []int{1, 2 - n%2, n}[r.IntN(3)]
 	back := groups == n && r.IntN(2) == 0
 	matrix := func(addr int64, rows, cols int) device.Operand {
 		return device.Operand{DType: dt, Addr: addr, Rows: rows, Cols: cols, Stride: cols + r.IntN(4)}
@@ -285,7 +285,7 @@ func checkCrossing(t *testing.T, name string, r *rand.Rand, list []*Device, peer
 					whole = (2*n-1-k)*chunk + x - chunk
 				}
 				for c := range cols {
-					row, column := x*rows[k].Stride+i%groups*cols+c, whole*columns[i].Stride+c
+					row, column := x*rows[k].Stride+i/(n/groups)*cols+c, whole*columns[i].Stride+c
 					if back {
 						want[k][row] = given[i][column]
 					} else {

@@ -116,7 +116,7 @@ func (j *joint) over(op graph.Op, dt graph.DType, peers, parts []int) {
 func (j *joint) crossing() {
 	peers, chunk, cols := j.group(), 1+j.IntN(5), 1+j.IntN(40)
 	n := len(peers)
-	groups := []int{1, n}[j.IntN(2)]
+	groups := n / []int{1, 2 - n%2, n}[j.IntN(3)]
 	back := groups == n && j.IntN(2) == 0
 	for _, r := range peers {
 		matrix := func(rows, cols int) device.Operand {

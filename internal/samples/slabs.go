@@ -68,7 +68,7 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 
 // drawExchange has ranks that share sequences exchange heads, in half of the plans in which they can.
 func drawExchange(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
-	if parts := max(pl.KVParts, 1); g.Parts() > 1 && g.DividesHeads(parts*g.Parts()) && rng.IntN(2) == 0 {
+	if g.Parts() > 1 && graph.ExchangesHeads(g, pl.KVParts) && rng.IntN(2) == 0 {
 		pl.Exchange = plan.ExchangeHeads
 	}
 }

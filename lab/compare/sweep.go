@@ -237,7 +237,7 @@ func (c *collection) addShared(ctx context.Context, task *planner.Task) error {
 		}
 		for _, p := range []search.Pins{{Sequence: n, Exchange: plan.ExchangeKeys}, {Sequence: n, Exchange: plan.ExchangeHeads}, {Tensor: n}} {
 			own, err := planner.Divide(task, max(p.Sequence, 1), max(p.Tensor, 1))
-			if err != nil || p.Exchange == plan.ExchangeHeads && !own.Graph.DividesHeads(n) {
+			if err != nil || p.Exchange == plan.ExchangeHeads && !graph.ExchangesHeads(own.Graph, 1) {
 				continue // so many cannot share it
 			}
 			if err := c.add(ctx, own, p); err != nil {
