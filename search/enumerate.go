@@ -37,6 +37,7 @@ type enumeration struct {
 	reached map[arrangement]float64 // best times
 	short   bool                    // steps of many micro-batches are shortened, see short.go
 	again   bool                    // the second time: only those whose steps could be shortened
+	heads   bool                    // are exchanged by ranks that share sequences
 }
 
 func newEnumeration(p *problem, found shortlist, of aim) *enumeration {
@@ -57,7 +58,7 @@ func (e *enumeration) tryAll(ctx context.Context) error {
 			if e.again && !can {
 				continue
 			}
-			list = append(list, choice{b: b, group: groups[kind], tables: e.p.tables, short: e.short && can})
+			list = append(list, choice{b: b, group: groups[kind], tables: e.p.tables, short: e.short && can, heads: e.heads})
 		}
 	}
 	return e.tryPlacements(ctx, list...)

@@ -59,7 +59,7 @@ var stages = []namedStage{
 	{"last resort", resortToFrugalest, true},
 	{"measuring", measureFastest, false},
 	{"repetition", repeatWithPrices, false},
-	{"exchange", exchangeHeads, true},
+	{"exchange", tryOtherExchange, true},
 	{"thrift", preferThrifty, false},
 	{"all ranks", lowerAllRanks, true},
 	{"trials", tryFinalists, false},

@@ -50,10 +50,23 @@ func afterwards(p *problem) int {
 	return 2*toImprove + inPipelines(p)
 }
 
-// searchUniform enumerates uniform plans and improves the best of them. It tries shortened steps first. If no plan
-// fits whose step cannot be shortened, only those that can be are enumerated again, in full.
+// searchUniform enumerates uniform plans and improves the best of them. Ranks that share sequences exchange what moves fewer bytes, or what
+// fits if that does not.
 func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	if headsFirst(p) {
+		with, err := searchExchanging(ctx, p, found, true)
+		if err != nil || len(with) > 0 {
+			return with, err
+		}
+	}
+	return searchExchanging(ctx, p, found, false)
+}
+
+// searchExchanging is searchUniform with heads exchanged, or keys. It tries shortened steps first. If no plan fits whose step cannot be
+// shortened, only those that can be are enumerated again, in full.
+func searchExchanging(ctx context.Context, p *problem, found shortlist, heads bool) (shortlist, error) {
 	e := newEnumeration(p, found, fastestPlan)
+	e.heads = heads
 	for _, e.short = range []bool{true, false} {
 		if err := e.tryAll(ctx); err != nil {
 			return nil, err
