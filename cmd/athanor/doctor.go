@@ -24,6 +24,7 @@ import (
 
 type doctorCmd struct {
 	Path  string   `help:"Folder where runs will be written." default:"." placeholder:"FOLDER"`
+	Meet  bool     `help:"Started by a launcher: let all its processes meet by the folder of --path, as those of a run do, and try what is between them."`
 	Hosts []string `help:"Also try other hosts, on which athanor serve waits, with this one's ATHANOR_KEY." placeholder:"ADDRESS"`
 }
 
@@ -47,6 +48,10 @@ const (
 var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findNCCL, findLauncher, findMPI, findCorpus}
 
 func (v *doctorCmd) Run(c *cli.Context) error {
+	together, done, err := v.meet(c)
+	if done || err != nil {
+		return err
+	}
 	report := struct {
 		OK       bool      `json:"ok"`
 		Findings []finding `json:"findings"`
@@ -57,6 +62,7 @@ func (v *doctorCmd) Run(c *cli.Context) error {
 	for _, h := range v.Hosts {
 		report.Findings = append(report.Findings, findHost(h))
 	}
+	report.Findings = append(report.Findings, together...)
 	for _, f := range report.Findings {
 		report.OK = report.OK && f.State != broken
 	}

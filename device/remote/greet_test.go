@@ -204,7 +204,11 @@ func TestKey(t *testing.T) {
 	if err := Serve(t.Context(), nil, nil, h, NewBudget(plenty), nil); err == nil {
 		t.Error("a host without a key")
 	}
+	asked := time.Now()
 	about, err := Describe(h.addr, testKey, Place{})
+	if about.Ahead > 0 || about.Ahead < -time.Since(asked) { // its clock is this one
+		t.Errorf("the host's clock is %v ahead", about.Ahead)
+	}
 	check(t, err)
 	if about.Cores != 3 || about.Host != 1<<40 {
 		t.Errorf("it is %v", about)

@@ -134,6 +134,8 @@ type Description struct {
 	Device, Host, Disk          int64    // available bytes; on the device, the least of any rank
 	Ranks                       int      // that may be opened
 	Idle                        int      // GPUs besides those asked for
+	// Ahead is by how much the host's clock is ahead of this one's, less the time in which its answer travelled.
+	Ahead time.Duration
 }
 
 // Dated is a device that says where its spans' clock begins. For others, Serve takes the moment before
@@ -156,7 +158,9 @@ func Describe(addr string, key []byte, p Place) (Description, error) {
 	if err == nil {
 		defer conn.Close()
 		if err = conn.SetDeadline(time.Now().Add(describeLimit)); err == nil {
-			err = readResult(conn, &about)
+			if err = readResult(conn, &about); err == nil {
+				about.Ahead -= sinceEpoch()
+			}
 		}
 	}
 	if err != nil {
@@ -164,6 +168,9 @@ func Describe(addr string, key []byte, p Place) (Description, error) {
 	}
 	return about, nil
 }
+
+// sinceEpoch is what this host's clock says.
+func sinceEpoch() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
 // Link opens a data connection to the host of rank h.To. Its Opener has it when Link
 // returns, or refuses it soon by closing it.

@@ -211,6 +211,7 @@ func (s *server) do(conn *sealed.Conn, o *opening) (kept bool, err error) {
 	case describing:
 		about, err := s.opener.Describe(o.Place)
 		s.budget.describe(&about, o.Place.onGPU())
+		about.Ahead = sinceEpoch() // of a clock that stands at zero, until the answer is there
 		return false, result(conn, &about, err)
 	case controlling:
 		return false, s.open(conn, &o.Place)
