@@ -27,8 +27,8 @@ import (
 func TestBenchCases(t *testing.T) {
 	for _, d := range []graph.DType{graph.F32, graph.BF16} {
 		seen := map[graph.Op]bool{graph.Copy: true, graph.Cast: true, graph.LossSum: true, graph.NormAll: true,
-			graph.LinearDX: true,                                                                                                // a product like Linear
-			graph.EmbedAt:  true, graph.RoPEAt: true, graph.AttentionAt: true, graph.ShortConvAt: true, graph.DeltaRuleAt: true} // of generation, which is bound by Linear
+			graph.LinearDX: true,                                                                                                                         // a product like Linear
+			graph.EmbedAt:  true, graph.RoPEAt: true, graph.AttentionAt: true, graph.ShortConvAt: true, graph.DeltaRuleAt: true, graph.StateScanAt: true} // of generation, which is bound by Linear
 		for _, c := range Cases(d) {
 			seen[c.op] = true
 			call := device.Call{Op: c.op, Attr: c.attr}

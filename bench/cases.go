@@ -94,6 +94,7 @@ func Cases(t graph.DType) []Case {
 	l.mixture()
 	l.elementwise()
 	l.linearAttention()
+	l.scans()
 	l.latents()
 	l.ends()
 	l.optimizer()
@@ -223,6 +224,18 @@ func (l *cases) linearAttention() {
 	l.add(graph.DecayGrad, "", graph.Attr{}, f32(1, values), gates, gates)
 	l.add(graph.DeltaRule, "", a, o, states, qkv, gates)
 	l.add(graph.DeltaRuleBwd, "", a, qkv, gates, o, qkv, gates, states)
+}
+
+// scans adds a scan with as many heads in a group as Granite 4.0-H has in its smallest models.
+func (l *cases) scans() {
+	const n, heads, size, state = gpt2Tokens, 48, 32, 128
+	a := graph.Attr{Seq: n, Heads: heads, KVHeads: 1, HeadDim: state}
+	gates, steps, vector, o, xbc := f32(n, 2*heads), l.of(n, heads), l.of(1, heads), l.of(n, heads*size), l.of(n, heads*size+2*state)
+	states := f32(n, heads*graph.ScanStateCols(n, state*size))
+	l.add(graph.TimeSteps, "", graph.Attr{}, gates, steps, vector, vector)
+	l.add(graph.TimeStepsBwd, "", graph.Attr{}, steps, gates, steps, vector, vector)
+	l.add(graph.StateScan, "", a, o, states, xbc, gates, vector)
+	l.add(graph.StateScanBwd, "", a, xbc, f32(n, 3*heads), o, xbc, gates, vector, states, f32(n, graph.ScanRoom(&a)))
 }
 
 // latents adds the layout of keys and values made from latents, of DeepSeek-V2-Lite's heads.

@@ -34,7 +34,8 @@ type Attr struct {
 	CacheBits int // AttentionAt: of a number in the cache, 4 or 8, see CacheGroup; 0: they are of the cache's type
 	Scale     float64
 	Unit      float64 // of int8 weights, which are multiples of it; 0: the operator reads none
-	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; 0: none
+	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; TimeSteps: upper bound; 0: none
+	Least     float64 // TimeSteps: lower bound, with Limit as the upper one
 	Alpha     float64 // with Limit: factor of the gates inside the sigmoid; Route: factor of the weights; 0: 1
 	PairLoss  int     // Preference: a PairLoss
 	Margin    float64 // Preference: of SimPO
@@ -85,6 +86,7 @@ var AttrFields = []AttrField{
 	{"scale", func(a *Attr) any { return &a.Scale }},
 	{"unit", func(a *Attr) any { return &a.Unit }},
 	{"limit", func(a *Attr) any { return &a.Limit }},
+	{"least", func(a *Attr) any { return &a.Least }},
 	{"alpha", func(a *Attr) any { return &a.Alpha }},
 	{"pair_loss", func(a *Attr) any { return &a.PairLoss }},
 	{"margin", func(a *Attr) any { return &a.Margin }},

@@ -47,6 +47,10 @@ const (
 	DecayGrad
 	DeltaRule
 	DeltaRuleBwd
+	TimeSteps
+	TimeStepsBwd
+	StateScan
+	StateScanBwd
 	Route
 	RouteBwd
 	ExpertLinear
@@ -81,6 +85,7 @@ const (
 	AttentionAt
 	ShortConvAt
 	DeltaRuleAt
+	StateScanAt
 	AllGather
 	ReduceScatter
 	AllReduce
@@ -272,12 +277,12 @@ var table = [NumOps]Info{
 	// y = Act(gate)*up: a gate of what attention or a delta rule computed.
 	Gate:    {Name: "gate", Args: args("y:f[N,F]:wt gate=Gates:f[N,F]:rt up:f[N,F]:rt"), Kind: RowWise},
 	GateBwd: {Name: "gate_bwd", Args: args("dgate=DGates:f[N,F]:wt dup:f[N,F]:wt dy:f[N,F]:rt gate=Gates:f[N,F]:rt up:f[N,F]:rt"), Kind: RowWise},
-	// y = Act(z), z[n,c] the sum of w[c,k]*x[n-K+1+k,c] over k, ascending: a causal convolution of each column by itself. x is 0
-	// before the token's document or, without starts (see Attention), its sequence of Seq rows.
-	ShortConv:   {Name: "short_conv", Args: args("y:f[N,C]:wt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: convFLOPs(ShortConvW), Rule: inSequences(ShortConvX)},
-	ShortConvDX: {Name: "short_conv_dx", Args: args("dx:f[N,C]:wt dy:f[N,C]:rt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: convFLOPs(ShortConvDXW), Rule: inSequences(ShortConvDXX)},
-	// dw (+)= its gradient, tokens ascending.
-	ShortConvDW: {Name: "short_conv_dw", Kind: TokenSum, Args: args("dw:s[C,K]:s dy:f[N,C]:rt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt?"), FLOPs: convFLOPs(ShortConvDWW), Rule: inSequences(ShortConvDWX)},
+	// y = Act(z), z[n,c] the sum of w[c,k]*x[n-K+1+k,c] over k, ascending, that starts from the bias: a causal convolution of each
+	// column by itself. x is 0 before the token's document or, without starts (see Attention), its sequence of Seq rows.
+	ShortConv:   {Name: "short_conv", Args: args("y:f[N,C]:wt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt? bias:f[1,C]:r?"), Kind: Sequence, FLOPs: convFLOPs(ShortConvW), Rule: inSequences(ShortConvX)},
+	ShortConvDX: {Name: "short_conv_dx", Args: args("dx:f[N,C]:wt dy:f[N,C]:rt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt? bias:f[1,C]:r?"), Kind: Sequence, FLOPs: convFLOPs(ShortConvDXW), Rule: inSequences(ShortConvDXX)},
+	// dw (+)= its gradient, tokens ascending, and so is db.
+	ShortConvDW: {Name: "short_conv_dw", Kind: TokenSum, Args: args("dw:s[C,K]:s dy:f[N,C]:rt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt? bias:f[1,C]:r? db=DBias:s[1,C]:s?"), FLOPs: convFLOPs(ShortConvDWW), Rule: either(inSequences(ShortConvDWX), biasHas(ShortConvDWBias, ShortConvDWDBias))},
 	// gates [N,2P] = -exp(decay)*softplus(a+bias) | sigmoid(b) of ba = b|a: the logarithm of how much a state keeps, and how much it
 	// takes in, of each of P heads.
 	Decay:    {Name: "decay", Args: args("gates:s[N,2P]:wt ba=BA:f[N,2P]:rt decay=Rate:f[1,P]:r bias:f[1,P]:r"), Kind: RowWise},
@@ -290,6 +295,17 @@ var table = [NumOps]Info{
 	// KVHeads of both, each for as many consecutive ones of the Heads value heads. See delta.go for the order of sums, and for states.
 	DeltaRule:    {Name: "delta_rule", Args: args("o:f[N,V]:wt states:s[N,Z]:wt qkv:f[N,W]:rt gates:s[N,2P]:rt starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: deltaFLOPs(DeltaRuleO, 2, 6), Rule: deltaRule(DeltaRuleO, DeltaRuleQKV, DeltaRuleGates, DeltaRuleStates)},
 	DeltaRuleBwd: {Name: "delta_rule_bwd", Args: args("dqkv:f[N,W]:wt dgates:s[N,2P]:wt do:f[N,V]:rt qkv:f[N,W]:rt gates:s[N,2P]:rt states:s[N,Z]:rt starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: deltaFLOPs(DeltaRuleBwdDO, 8, 18), Rule: deltaRule(DeltaRuleBwdDO, DeltaRuleBwdQKV, DeltaRuleBwdGates, DeltaRuleBwdStates)},
+	// gates [N,2P] = -exp(decay)*dt | dt, dt = softplus(x+bias), at least Least and, if Limit is not 0, at most that: the time that
+	// passes, and the logarithm of how much a state keeps meanwhile, of each of P heads. DecayGrad sums the gradient of decay.
+	TimeSteps:    {Name: "time_steps", Args: args("gates:s[N,2P]:wt x:f[N,P]:rt decay=Rate:f[1,P]:r bias:f[1,P]:r"), Kind: RowWise},
+	TimeStepsBwd: {Name: "time_steps_bwd", Args: args("dx:f[N,P]:wt dgates:s[N,2P]:rt x:f[N,P]:rt decay=Rate:f[1,P]:r bias:f[1,P]:r"), Kind: RowWise},
+	// The selective state-space scan of Mamba2 (2405.21060), per sequence of Seq rows and head. With g|dt the gates, a state S of HeadDim
+	// x R numbers, 0 where a document begins (see Attention), becomes exp(g)*S + b*(dt*x), and o = c.S + skip*x. xbc is all heads' x,
+	// then b and c of KVHeads groups, each for as many consecutive heads. See scan.go for the order of sums, and for states.
+	StateScan: {Name: "state_scan", Args: args("o:f[N,V]:wt states:s[N,Z]:wt xbc=XBC:f[N,W]:rt gates:s[N,2P]:rt skip:f[1,P]:r starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: scanFLOPs(StateScanO, 2, 4), Rule: stateScan(StateScanO, StateScanXBC, StateScanGates, StateScanStates)},
+	// dgates [N,3P] also has what each token contributes to the gradient of skip. bands is room for the gradients of b and c that bands
+	// of heads contribute, see ScanBands; absent if a group is one band.
+	StateScanBwd: {Name: "state_scan_bwd", Args: args("dxbc=DXBC:f[N,W]:wt dgates:s[N,3P]:wt do:f[N,V]:rt xbc=XBC:f[N,W]:rt gates:s[N,2P]:rt skip:f[1,P]:r states:s[N,Z]:rt bands:s[N,Y]:wtm? starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: scanFLOPs(StateScanBwdDO, 6, 12), Rule: either(stateScan(StateScanBwdDO, StateScanBwdXBC, StateScanBwdGates, StateScanBwdStates), scanRoom)},
 	// The K experts of each token out of E (the columns of logits): those with the greatest
 	// logits, the first among equals, in ascending order. experts [N,K] i32; weights [N,K] f32
 	// are their softmax over all experts or, if Normed, over those K; with Sigmoid, the sigmoid of
@@ -407,10 +423,11 @@ var table = [NumOps]Info{
 	// after a row's own are not read. qkv may be queries alone: then the cache has them. With Attr.Seq C is Seq, and kv is as many such caches, of a
 	// sequence each, as it has rows for. With CacheBits it is packed, see CacheGroup.
 	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,C]:u qkv:f[N,X]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(either(attends, cached), placed(AttentionAtO, AttentionAtPos))},
-	// ShortConv and DeltaRule of consecutive tokens of one sequence, from position pos on, that continue what earlier calls did: at
+	// ShortConv, DeltaRule and StateScan of consecutive tokens of one sequence, from position pos on, that continue what earlier calls did: at
 	// position 0 they begin anew. past has the last K-1 rows of x, that of position p in row p mod K-1. state has the heads' states, one below the other.
-	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[1,1]:r"), FLOPs: convFLOPs(ShortConvAtW), Rule: remembered},
+	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[1,1]:r bias:f[1,C]:r?"), FLOPs: convFLOPs(ShortConvAtW), Rule: remembered},
 	DeltaRuleAt: {Name: "delta_rule_at", Args: args("o:f[N,V]:wt state:s[R,D]:u qkv:f[N,Y]:rt gates:s[N,2P]:rt pos:i[1,1]:r"), FLOPs: deltaAtFLOPs, Rule: deltaRuleAt},
+	StateScanAt: {Name: "state_scan_at", Args: args("o:f[N,V]:wt state:s[R,D]:u xbc=XBC:f[N,Y]:rt gates:s[N,2P]:rt skip:f[1,P]:r pos:i[1,1]:r"), FLOPs: scanAtFLOPs, Rule: stateScanAt},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row, but for all_reduce's.
 	// dst = the concatenation of all peers' sources, in the group's order; they may

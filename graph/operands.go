@@ -197,6 +197,7 @@ const (
 	ShortConvX      = 1
 	ShortConvW      = 2
 	ShortConvStarts = 3
+	ShortConvBias   = 4
 )
 
 const (
@@ -205,6 +206,7 @@ const (
 	ShortConvDXX      = 2
 	ShortConvDXW      = 3
 	ShortConvDXStarts = 4
+	ShortConvDXBias   = 5
 )
 
 const (
@@ -213,6 +215,8 @@ const (
 	ShortConvDWX      = 2
 	ShortConvDWW      = 3
 	ShortConvDWStarts = 4
+	ShortConvDWBias   = 5
+	ShortConvDWDBias  = 6
 )
 
 const (
@@ -252,6 +256,42 @@ const (
 	DeltaRuleBwdGates  = 4
 	DeltaRuleBwdStates = 5
 	DeltaRuleBwdStarts = 6
+)
+
+const (
+	TimeStepsGates = 0
+	TimeStepsX     = 1
+	TimeStepsRate  = 2
+	TimeStepsBias  = 3
+)
+
+const (
+	TimeStepsBwdDX     = 0
+	TimeStepsBwdDGates = 1
+	TimeStepsBwdX      = 2
+	TimeStepsBwdRate   = 3
+	TimeStepsBwdBias   = 4
+)
+
+const (
+	StateScanO      = 0
+	StateScanStates = 1
+	StateScanXBC    = 2
+	StateScanGates  = 3
+	StateScanSkip   = 4
+	StateScanStarts = 5
+)
+
+const (
+	StateScanBwdDXBC   = 0
+	StateScanBwdDGates = 1
+	StateScanBwdDO     = 2
+	StateScanBwdXBC    = 3
+	StateScanBwdGates  = 4
+	StateScanBwdSkip   = 5
+	StateScanBwdStates = 6
+	StateScanBwdBands  = 7
+	StateScanBwdStarts = 8
 )
 
 const (
@@ -480,6 +520,7 @@ const (
 	ShortConvAtX    = 2
 	ShortConvAtW    = 3
 	ShortConvAtPos  = 4
+	ShortConvAtBias = 5
 )
 
 const (
@@ -488,6 +529,15 @@ const (
 	DeltaRuleAtQKV   = 2
 	DeltaRuleAtGates = 3
 	DeltaRuleAtPos   = 4
+)
+
+const (
+	StateScanAtO     = 0
+	StateScanAtState = 1
+	StateScanAtXBC   = 2
+	StateScanAtGates = 3
+	StateScanAtSkip  = 4
+	StateScanAtPos   = 5
 )
 
 const (

@@ -283,7 +283,7 @@ func (h *Hardware) Parts(c *device.Call) Parts {
 	switch c.Op {
 	case graph.Attention, graph.AttentionBwd:
 		rate *= e.Attention
-	case graph.DeltaRule, graph.DeltaRuleBwd, graph.DeltaRuleAt: // whose states are fp32, whatever the tokens are
+	case graph.DeltaRule, graph.DeltaRuleBwd, graph.DeltaRuleAt, graph.StateScan, graph.StateScanBwd, graph.StateScanAt: // whose states are fp32, whatever the tokens are
 		rate = e.Peak.F32 * e.Matmul
 	default:
 		rate *= e.Matmul

@@ -417,7 +417,7 @@ func fillScalars(calls []device.Call, d device.Device) error {
 func hasIndices(c *device.Call) bool {
 	switch c.Op {
 	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.LossPart, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd,
-		graph.EmbedAt, graph.RoPEAt, graph.AttentionAt, graph.ShortConvAt, graph.DeltaRuleAt:
+		graph.EmbedAt, graph.RoPEAt, graph.AttentionAt, graph.ShortConvAt, graph.DeltaRuleAt, graph.StateScanAt:
 		return true
 	}
 	return c.Attr.Document > 0
@@ -451,6 +451,8 @@ func fillIndices(c *device.Call, d device.Device) error {
 		return fillPlaces(c.Args[graph.ShortConvAtPos], 1, 1, d)
 	case graph.DeltaRuleAt:
 		return fillPlaces(c.Args[graph.DeltaRuleAtPos], 1, 1, d)
+	case graph.StateScanAt:
+		return fillPlaces(c.Args[graph.StateScanAtPos], 1, 1, d)
 	case graph.AttentionAt:
 		kv, rows := c.Args[graph.AttentionAtKV].Rows, c.Args[graph.AttentionAtO].Rows
 		context := graph.CacheContext(&c.Attr, kv)

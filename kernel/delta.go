@@ -17,13 +17,13 @@ const lengthEps = 1e-6
 type deltaShape struct {
 	heads, keys, group int // heads of values and of keys; of values for each of keys
 	k, v               int // columns of a head
-	chunk, kept, cols  int // see graph.DeltaChunk, DeltaKept, DeltaStateCols
-	seq                int
+	chunk, seq         int // see graph.DeltaChunk
+	keptStates
 }
 
 func deltaShapeOf(a *graph.Attr, o *Tensor) deltaShape {
 	s := deltaShape{heads: a.Heads, keys: a.KVHeads, group: a.Heads / a.KVHeads, k: a.HeadDim, v: o.Cols / a.Heads, seq: a.Seq}
-	s.chunk, s.kept, s.cols = graph.DeltaChunk(a.Seq), graph.DeltaKept(a.Seq), graph.DeltaStateCols(a.Seq, s.k*s.v)
+	s.chunk, s.keptStates = graph.DeltaChunk(a.Seq), keptStates{graph.DeltaKept(a.Seq), graph.DeltaStateCols(a.Seq, s.k*s.v)}
 	return s
 }
 
@@ -31,34 +31,6 @@ func deltaShapeOf(a *graph.Attr, o *Tensor) deltaShape {
 func (s *deltaShape) query(g int) int { return g * s.k }
 func (s *deltaShape) key(g int) int   { return (s.keys + g) * s.k }
 func (s *deltaShape) value(h int) int { return 2*s.keys*s.k + h*s.v }
-
-// stateAt calls f for the parts of a head's state that rows from first on hold.
-func (s *deltaShape) stateAt(states *Tensor, first, h int, f func(row []float32, from int)) {
-	for i := range s.kept {
-		f(states.row(first+i, h*s.cols, (h+1)*s.cols), i*s.cols)
-	}
-}
-
-// keepState stores a state in the rows from first on.
-func (s *deltaShape) keepState(states *Tensor, first, h int, state []float32) {
-	s.stateAt(states, first, h, func(row []float32, from int) {
-		clear(row[copy(row, state[min(from, len(state)):]):])
-	})
-}
-
-// loadState is the inverse of keepState.
-func (s *deltaShape) loadState(states *Tensor, first, h int, state []float32) {
-	s.stateAt(states, first, h, func(row []float32, from int) {
-		copy(state[min(from, len(state)):], row)
-	})
-}
-
-// clearStates clears rows that hold no state.
-func (s *deltaShape) clearStates(states *Tensor, first, end, h int) {
-	for r := first; r < end; r++ {
-		clear(states.row(r, h*s.cols, (h+1)*s.cols))
-	}
-}
 
 // documentEnd returns the first row after the document that begins at row, at most end.
 func documentEnd(starts *Tensor, row, end int) int {

@@ -16,6 +16,9 @@ func shortConvAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	for c := range y.Cols {
 		for r := range y.Rows {
 			var z float64
+			if bias := optional(t, graph.ShortConvAtBias); bias != nil {
+				z = bias.At(0, c)
+			}
 			for k := range w.Cols {
 				switch back := w.Cols - 1 - k; {
 				case back == 0:
@@ -35,10 +38,9 @@ func shortConvAt(e *Env, a *graph.Attr, t []Tensor) {
 	y := &t[graph.ShortConvAtY]
 	e.begin(a, t).blocks(y.Rows, y.Cols, max(1, y.Rows), convBand, func(c *call, w *worker, b block) {
 		v := w.convolution(c, graph.ShortConvAtX, graph.ShortConvAtW, graph.ShortConvAtPos, b)
-		y, past, first, n := &c.t[graph.ShortConvAtY], &c.t[graph.ShortConvAtPast], positionOf(&c.t[graph.ShortConvAtPos], 0), b.C1-b.C0
+		y, past, first := &c.t[graph.ShortConvAtY], &c.t[graph.ShortConvAtPast], positionOf(&c.t[graph.ShortConvAtPos], 0)
 		for r := b.R0; r < b.R1; r++ {
-			z := w.tmp(3, n)
-			clear(z)
+			z := v.begin()
 			for k := max(0, v.taps-1-(first+r)); k < v.taps-1; k++ {
 				w.v.NormDWR(z, v.tap(k), w.load(5, past, (first+r+k)%past.Rows, b.C0, b.C1), 1, 0)
 			}

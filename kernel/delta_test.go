@@ -67,10 +67,11 @@ func TestDeltaDocuments(t *testing.T) {
 	}
 }
 
-// withDeltaCases adds the operators of gated delta nets, and of attention from latents.
+// withDeltaCases adds the operators of gated delta nets, of state-space scans, and of attention from latents.
 func withDeltaCases(cases map[graph.Op]func(m *maker) sample) map[graph.Op]func(m *maker) sample {
 	maps.Copy(cases, deltaCases)
 	maps.Copy(cases, latentCases)
+	maps.Copy(cases, scanCases)
 	return cases
 }
 
@@ -86,22 +87,25 @@ var deltaCases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.ShortConv: func(m *maker) sample {
 		a, n, c, starts := m.sequences()
-		return sample{attr: a, t: []Tensor{m.any(n, c), m.any(n, c), m.mat(m.float(), c, 1+m.IntN(5), 0.5), starts}, floor: 1}
+		return sample{attr: a, t: []Tensor{m.any(n, c), m.any(n, c), m.mat(m.float(), c, 1+m.IntN(5), 0.5), starts, m.maybe(m.any(1, c))}, floor: 1}
 	},
 	graph.ShortConvDX: func(m *maker) sample {
 		a, n, c, starts := m.sequences()
-		return sample{attr: a, t: []Tensor{m.any(n, c), m.any(n, c), m.any(n, c), m.mat(m.float(), c, 1+m.IntN(5), 0.5), starts}, floor: 1}
+		return sample{attr: a, t: []Tensor{m.any(n, c), m.any(n, c), m.any(n, c), m.mat(m.float(), c, 1+m.IntN(5), 0.5), starts, m.maybe(m.any(1, c))}, floor: 1}
 	},
 	graph.ShortConvDW: func(m *maker) sample {
 		a, n, c, starts := m.sequences()
 		a.Acc = m.acc
-		k := 1 + m.IntN(5)
-		return sample{attr: a, t: []Tensor{m.f32(c, k), m.any(n, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), starts}, floor: 1}
+		k, bias, db := 1+m.IntN(5), m.maybe(m.any(1, c)), Tensor{}
+		if !bias.Absent() {
+			db = m.f32(1, c)
+		}
+		return sample{attr: a, t: []Tensor{m.f32(c, k), m.any(n, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), starts, bias, db}, floor: 1}
 	},
 	graph.ShortConvAt: func(m *maker) sample {
 		n, c, k, pos := 1+m.IntN(9), m.n(), 2+m.IntN(4), NewTensor(graph.I32, 1, 1)
 		pos.I32[0] = int32(m.IntN(9))
-		return sample{attr: graph.Attr{Act: model.SiLU}, t: []Tensor{m.any(n, c), m.any(k-1, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), pos}, floor: 1}
+		return sample{attr: graph.Attr{Act: model.SiLU}, t: []Tensor{m.any(n, c), m.any(k-1, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), pos, m.maybe(m.any(1, c))}, floor: 1}
 	},
 	graph.DeltaRuleAt: func(m *maker) sample {
 		s, pos := m.deltaRule(), NewTensor(graph.I32, 1, 1)

@@ -224,6 +224,7 @@ type worker struct {
 	rows   [4]Tensor // of an expert
 	gone   []int32   // see zeros
 	best   []int32   // groups of experts
+	scan   scanBand
 
 	queries [mostBlocks]queries
 }

@@ -82,6 +82,10 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.DecayGrad:    {decayGradRef, decayGrad},
 	graph.DeltaRule:    {deltaRuleRef, deltaRule},
 	graph.DeltaRuleBwd: {deltaRuleBwdRef, deltaRuleBwd},
+	graph.TimeSteps:    {timeStepsRef, timeSteps},
+	graph.TimeStepsBwd: {timeStepsBwdRef, timeStepsBwd},
+	graph.StateScan:    {stateScanRef, stateScan},
+	graph.StateScanBwd: {stateScanBwdRef, stateScanBwd},
 	graph.Route:        {routeRef, route},
 	graph.RouteBwd:     {routeBwdRef, routeBwd},
 	graph.ExpertLinear: {expertLinearRef, expertLinear},
@@ -109,6 +113,7 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.AttentionAt:  {attentionAtRef, attentionAt},
 	graph.ShortConvAt:  {shortConvAtRef, shortConvAt},
 	graph.DeltaRuleAt:  {deltaRuleAtRef, deltaRuleAt},
+	graph.StateScanAt:  {stateScanAtRef, stateScanAt},
 })
 
 // Operators that share code have the operands that it reads at the same positions. Where they do not, this

@@ -5,10 +5,10 @@ import "github.com/athanor-llm/athanor/graph"
 // ShortConv: a causal convolution of each column over a few tokens, then an activation, see graph.ShortConv. A task has a band of
 // columns of a sequence, since each row needs rows before it (or, in the gradient of x, after it), of which it keeps the last few.
 //
-//	y[n]  = act(z[n])                      z[n] = sum of w[k]*x[n-K+1+k]
+//	y[n]  = act(z[n])                      z[n] = bias + sum of w[k]*x[n-K+1+k]
 //	dz[n] = dy[n]*act'(z[n])
 //	dx[n] = sum of w[k]*dz[n+K-1-k]
-//	dw[k] = sum of dz[n]*x[n-K+1+k]
+//	dw[k] = sum of dz[n]*x[n-K+1+k]        dbias = sum of dz[n]
 
 // documentOf returns where in its sequence the document of a row begins.
 func documentOf(starts *Tensor, r int) int {
@@ -19,8 +19,11 @@ func documentOf(starts *Tensor, r int) int {
 }
 
 // convRef returns z in row r and column c.
-func convRef(a *graph.Attr, x, w, starts *Tensor, r, c int) (z float64) {
+func convRef(a *graph.Attr, x, w, starts, bias *Tensor, r, c int) (z float64) {
 	at, begin := r%a.Seq, documentOf(starts, r)
+	if bias != nil {
+		z = bias.At(0, c)
+	}
 	for k := range w.Cols {
 		if back := w.Cols - 1 - k; at-back >= begin {
 			z += w.At(c, k) * x.At(r-back, c)
@@ -33,7 +36,7 @@ func shortConvRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y := &t[graph.ShortConvY]
 	for r := range y.Rows {
 		for c := range y.Cols {
-			s, _ := a.Act.At(convRef(a, &t[graph.ShortConvX], &t[graph.ShortConvW], optional(t, graph.ShortConvStarts), r, c))
+			s, _ := a.Act.At(convRef(a, &t[graph.ShortConvX], &t[graph.ShortConvW], optional(t, graph.ShortConvStarts), optional(t, graph.ShortConvBias), r, c))
 			y.Set(r, c, s)
 		}
 	}
@@ -41,7 +44,7 @@ func shortConvRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func shortConvDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dx, dy, x, w := &t[graph.ShortConvDXDX], &t[graph.ShortConvDXDY], &t[graph.ShortConvDXX], &t[graph.ShortConvDXW]
-	starts := optional(t, graph.ShortConvDXStarts)
+	starts, bias := optional(t, graph.ShortConvDXStarts), optional(t, graph.ShortConvDXBias)
 	for r := range dx.Rows {
 		for c := range dx.Cols {
 			var sum float64
@@ -50,7 +53,7 @@ func shortConvDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 				if r%a.Seq+ahead >= a.Seq || documentOf(starts, r+ahead) > r%a.Seq {
 					continue
 				}
-				_, slope := a.Act.At(convRef(a, x, w, starts, r+ahead, c))
+				_, slope := a.Act.At(convRef(a, x, w, starts, bias, r+ahead, c))
 				sum += w.At(c, k) * dy.At(r+ahead, c) * slope
 			}
 			dx.Set(r, c, sum)
@@ -60,13 +63,21 @@ func shortConvDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func shortConvDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dw, dy, x, w := &t[graph.ShortConvDWDW], &t[graph.ShortConvDWDY], &t[graph.ShortConvDWX], &t[graph.ShortConvDWW]
-	starts := optional(t, graph.ShortConvDWStarts)
+	starts, bias := optional(t, graph.ShortConvDWStarts), optional(t, graph.ShortConvDWBias)
 	for c := range dw.Rows {
+		if db := optional(t, graph.ShortConvDWDBias); db != nil {
+			var sum float64
+			for r := range x.Rows {
+				_, slope := a.Act.At(convRef(a, x, w, starts, bias, r, c))
+				sum += dy.At(r, c) * slope
+			}
+			db.put(a.Acc, 0, c, sum)
+		}
 		for k := range dw.Cols {
 			var sum float64
 			for r := range x.Rows {
 				if back := w.Cols - 1 - k; r%a.Seq-back >= documentOf(starts, r) {
-					_, slope := a.Act.At(convRef(a, x, w, starts, r, c))
+					_, slope := a.Act.At(convRef(a, x, w, starts, bias, r, c))
 					sum += dy.At(r, c) * slope * x.At(r-back, c)
 				}
 			}
@@ -86,8 +97,10 @@ type convolution struct {
 	x, starts    *Tensor
 	lo, hi, taps int
 	weights      []float32
+	bias         []float32 // nil: none
 }
 
+// The bias is the operand after starts, or after pos.
 func (w *worker) convolution(c *call, x, weights, starts int, b block) convolution {
 	v := convolution{w: w, act: c.a, x: &c.t[x], starts: &c.t[starts], lo: b.C0, hi: b.C1, taps: c.t[weights].Cols}
 	n := b.C1 - b.C0
@@ -96,6 +109,9 @@ func (w *worker) convolution(c *call, x, weights, starts int, b block) convoluti
 		for k, x := range w.load(1, &c.t[weights], b.C0+i, 0, v.taps) {
 			v.weights[k*n+i] = x
 		}
+	}
+	if bias := &c.t[starts+1]; !bias.Absent() {
+		v.bias = w.load(8, bias, 0, b.C0, b.C1)
 	}
 	return v
 }
@@ -112,10 +128,16 @@ func (v *convolution) input(r int) []float32 {
 	return v.w.tmp(2, v.taps*n)[r%v.taps*n:][:n]
 }
 
+// begin returns what sums begin with, in their buffer.
+func (v *convolution) begin() []float32 {
+	z := v.w.tmp(3, v.hi-v.lo)
+	clear(z[copy(z, v.bias):])
+	return z
+}
+
 // sum returns the sum of row r, whose earlier rows have been read.
 func (v *convolution) sum(r int) []float32 {
-	z := v.w.tmp(3, v.hi-v.lo)
-	clear(z)
+	z := v.begin()
 	if v.x.DType != graph.F32 {
 		v.w.v.Widen(v.input(r), v.x.row16(r, v.lo, v.hi))
 	}
@@ -196,11 +218,16 @@ func (w *worker) convDW(c *call, b block) {
 			}
 		}
 	}
+	var bias []float32
+	if db := &c.t[graph.ShortConvDWDBias]; !db.Absent() {
+		bias = w.sum(9, db, c.a.Acc, b)
+	}
 	for r := b.R0; r < b.R1; r++ {
 		dz := v.slope(6, &c.t[graph.ShortConvDWDY], r)
 		for k := v.first(r); k < v.taps; k++ {
 			w.v.NormDWR(sums[k*n:(k+1)*n], dz, v.input(r-(v.taps-1-k)), 1, 0)
 		}
+		w.v.Add(bias, dz, 0)
 	}
 	for i := range n {
 		for k := range v.taps {

@@ -29,9 +29,9 @@ func (a Act) String() string { return acts[a] }
 // actOf returns the class of an operator's output.
 func actOf(op graph.Op) Act {
 	switch op {
-	case graph.Attention, graph.ShortConv, graph.DeltaRule:
+	case graph.Attention, graph.ShortConv, graph.DeltaRule, graph.StateScan:
 		return AttentionAct
-	case graph.LayerNorm, graph.RMSNorm, graph.Gain, graph.Act, graph.XIELU, graph.SwiGLU, graph.Gate, graph.Decay, graph.Route, graph.HeadCols:
+	case graph.LayerNorm, graph.RMSNorm, graph.Gain, graph.Act, graph.XIELU, graph.SwiGLU, graph.Gate, graph.Decay, graph.TimeSteps, graph.Route, graph.HeadCols:
 		return LightAct
 	}
 	return LinearAct

@@ -86,6 +86,11 @@ func (g *guess) attributes(op graph.Op) {
 		l['P'], l['V'] = a.Heads, a.Heads*each
 		l['W'], l['Z'] = 2*a.KVHeads*a.HeadDim+l['V'], a.Heads*graph.DeltaStateCols(a.Seq, a.HeadDim*each)
 		return
+	case graph.StateScan, graph.StateScanBwd:
+		each := g.of(1, 3)
+		l['P'], l['V'] = a.Heads, a.Heads*each
+		l['W'], l['Z'], l['Y'] = 2*a.KVHeads*a.HeadDim+l['V'], a.Heads*graph.ScanStateCols(a.Seq, a.HeadDim*each), graph.ScanRoom(a)
+		return
 	case graph.LatentKV, graph.LatentKVBwd:
 		l['R'] = g.of(1, a.HeadDim)
 		l['W'] = a.KVHeads * (a.HeadDim - l['R'] + g.of(1, a.HeadDim))
@@ -94,7 +99,7 @@ func (g *guess) attributes(op graph.Op) {
 		l['X'], l['Y'] = a.Heads*g.of(1, 3), a.Heads*g.of(1, 3)
 	case graph.ShortConvAt:
 		l['K'] = l['R'] + 1
-	case graph.DeltaRuleAt:
+	case graph.DeltaRuleAt, graph.StateScanAt:
 		l['P'], l['R'], l['V'] = a.Heads, a.Heads*a.HeadDim, a.Heads*l['D']
 		l['Y'] = 2*a.KVHeads*a.HeadDim + l['V']
 		return

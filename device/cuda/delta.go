@@ -29,8 +29,13 @@ func convUnit(b *builder, file string, w int, wide ...device.Operand) (u kernels
 	v, _ = b.vector(wide[0].Cols, wide...)
 	v = min(v, 4) // of each of TAPS rows and weights
 	u = kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d TAPS=%d VEC=%d", types(ops...), b.call.Attr.Act, b.op(w).Cols, v)}
-	if n := numberOf("starts", b.call.Op, ops); n > 0 {
-		u.Defines += fmt.Sprintf(" STARTS=%d", n)
+	for _, x := range [][2]string{{"starts", "STARTS"}, {"bias", "BIAS"}, {"db", "DBIAS"}} {
+		if n := numberOf(x[0], b.call.Op, ops); n > 0 {
+			u.Defines += fmt.Sprintf(" %s=%d", x[1], n)
+			if x[1] == "BIAS" {
+				u.Defines += fmt.Sprintf(" BIAS_TYPE=%v", ops[n].DType)
+			}
+		}
 	}
 	return u, v
 }
@@ -54,7 +59,10 @@ func shortConvDW(b *builder) error {
 	unit, v := convUnit(b, "short_conv_dw", graph.ShortConvDWW, dy, x)
 	piece := b.sumPiece(128)
 	unit.Defines += fmt.Sprintf(" SUM_ROWS=%d", piece)
-	weights := int64(dw.Rows) * int64(dw.Cols)
+	weights := dw.Dim().Elems()
+	if !b.op(graph.ShortConvDWDBias).Absent() {
+		weights += int64(dw.Rows)
+	}
 	most := int(min(b.room/(4*weights), 65535))
 	if most < 1 {
 		return fmt.Errorf("gradients of %d weights are too many for the scratch memory of %d bytes", weights, b.room)
@@ -90,23 +98,28 @@ const (
 
 // delta is the geometry of a gated delta rule.
 type delta struct {
-	unit       kernels.Unit
-	heads, seq int
-	keys, vals int // columns of a head
-	chunk      int
+	unit        kernels.Unit
+	heads, seq  int
+	keys, vals  int // columns of a head
+	chunk, kept int
 }
 
 // deltaOf returns that of a call with results like o.
 func deltaOf(b *builder, file string, last, qkv, o int) delta {
-	ops, at := b.present(last), &b.call.Attr
-	d := delta{heads: at.Heads, seq: at.Seq, keys: at.HeadDim, vals: graph.DeltaWidth(at, b.op(o).Dim()), chunk: graph.DeltaChunk(at.Seq)}
+	at := &b.call.Attr
+	d := delta{heads: at.Heads, seq: at.Seq, keys: at.HeadDim, vals: graph.DeltaWidth(at, b.op(o).Dim()), chunk: graph.DeltaChunk(at.Seq), kept: graph.DeltaKept(at.Seq)}
 	v, _ := b.vector(d.keys, b.op(qkv))
-	d.unit = kernels.Unit{File: file, Defines: fmt.Sprintf("%sKEYS=%d VALUES=%d CHUNK=%d KEPT=%d STATE_COLS=%d VEC=%d", types(ops...), d.keys, d.vals, d.chunk,
-		graph.DeltaKept(at.Seq), graph.DeltaStateCols(at.Seq, d.keys*d.vals), min(v, 4))}
+	d.setUnit(b, file, last, graph.DeltaStateCols(at.Seq, d.keys*d.vals), v)
+	return d
+}
+
+// setUnit sets the file, whose operands may be absent after number last, with so many columns of kept states.
+func (d *delta) setUnit(b *builder, file string, last, cols, v int) {
+	ops := b.present(last)
+	d.unit = kernels.Unit{File: file, Defines: fmt.Sprintf("%sKEYS=%d VALUES=%d CHUNK=%d KEPT=%d STATE_COLS=%d VEC=%d", types(ops...), d.keys, d.vals, d.chunk, d.kept, cols, min(v, 4))}
 	if n := numberOf("starts", b.call.Op, ops); n > 0 {
 		d.unit.Defines += fmt.Sprintf(" STARTS=%d", n)
 	}
-	return d
 }
 
 // slices returns the number of blocks among which the columns of a state are divided.
@@ -140,7 +153,7 @@ type deltaPlaces struct{ rows, sequences int }
 func (d *delta) placesIn(room int64, sequences int) (p deltaPlaces, err error) {
 	one := 4 * int64(d.heads) * int64(d.keys) * int64(d.vals)
 	need := func(rows int) int64 { return one * (2*blocks(int64(rows), int64(d.chunk)) + 1) }
-	for p.rows = graph.DeltaKept(d.seq); p.rows > d.chunk && need(p.rows) > room; p.rows /= 2 {
+	for p.rows = d.kept; p.rows > d.chunk && need(p.rows) > room; p.rows /= 2 {
 	}
 	if need(p.rows) > room {
 		return p, fmt.Errorf("states of %d heads of %d x %d need %d bytes of scratch memory, but there are %d", d.heads, d.keys, d.vals, need(p.rows), room)
@@ -153,10 +166,14 @@ func (d *delta) placesIn(room int64, sequences int) (p deltaPlaces, err error) {
 	return p, nil
 }
 
-// deltaRuleBwd launches three kernels for some rows of some sequences at a time, the last rows first.
+// deltaRuleBwd launches the backward pass.
 func deltaRuleBwd(b *builder) error {
-	d, dout := deltaOf(b, "delta_rule_bwd", graph.DeltaRuleBwdStates, graph.DeltaRuleBwdQKV, graph.DeltaRuleBwdDO), b.op(graph.DeltaRuleBwdDO)
-	all := dout.Rows / d.seq
+	d := deltaOf(b, "delta_rule_bwd", graph.DeltaRuleBwdStates, graph.DeltaRuleBwdQKV, graph.DeltaRuleBwdDO)
+	return d.backward(b, b.op(graph.DeltaRuleBwdDO).Rows/d.seq)
+}
+
+// backward launches three kernels for some rows of some of all sequences at a time, the last rows first.
+func (d *delta) backward(b *builder, all int) error {
 	p, err := d.placesIn(b.room, all)
 	if err != nil {
 		return err
@@ -169,7 +186,7 @@ func deltaRuleBwd(b *builder) error {
 		for row := (d.seq - 1) / p.rows * p.rows; row >= 0; row -= p.rows {
 			end := min(row+p.rows, d.seq)
 			a.n[0], a.n[1] = int32(row), int32(end)
-			parts := blocks(int64(end-row), int64(graph.DeltaKept(d.seq)))
+			parts := blocks(int64(end-row), int64(d.kept))
 			shared := d.shared(1, 2, 0)
 			if err := b.start(d.unit, "remake", [3]int64{parts * d.slices(), int64(d.heads), int64(n)}, deltaThreads, shared, a); err != nil {
 				return err

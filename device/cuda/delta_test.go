@@ -25,6 +25,9 @@ func withDeltaSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s 
 		s.call.Attr.Acc = s.acc
 		s.f32(c, taps)
 		s.convOf(n, c, taps, 2)
+		if s.biased(c) {
+			s.f32(1, c)
+		}
 	}
 	samples[graph.ShortConvAt] = func(s *sample) {
 		n, c, taps, pos := 1+s.IntN(9), s.cols(), 2+s.IntN(4), s.IntN(9)
@@ -34,6 +37,7 @@ func withDeltaSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s 
 		s.mat(n, c)
 		s.mat(c, taps)
 		s.ints(1, pos, pos+1)
+		s.biased(c)
 	}
 	samples[graph.Decay] = func(s *sample) {
 		n, heads := s.n(), s.cols()
@@ -62,6 +66,7 @@ func withDeltaSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s 
 		s.call.Args = append(s.call.Args, s.begins(n))
 	}
 	samples[graph.DeltaRuleBwd] = func(s *sample) { s.deltaRuleBwd(0, 0) }
+	withScanSamples(samples)
 	samples[graph.DeltaRuleAt] = func(s *sample) {
 		_, width, _ := s.deltaRule()
 		n, a := 1+s.IntN(9), &s.call.Attr
@@ -156,7 +161,20 @@ func (s *sample) taps() int {
 }
 
 // conv draws a convolution with this many wide operands.
-func (s *sample) conv(wide int) { s.convOf(s.sequences(), s.cols(), s.taps(), wide) }
+func (s *sample) conv(wide int) {
+	cols := s.cols()
+	s.convOf(s.sequences(), cols, s.taps(), wide)
+	s.biased(cols)
+}
+
+// biased sometimes adds a bias of so many columns.
+func (s *sample) biased(cols int) bool {
+	if s.IntN(2) == 0 {
+		return false
+	}
+	s.mat(1, cols)
+	return true
+}
 
 func (s *sample) convOf(n, c, taps, wide int) {
 	s.call.Attr.Act, s.floor = model.SiLU, 1e-5
@@ -186,7 +204,8 @@ func (s *sample) wholeSequences(seq int) {
 			s.call.Args[i].Rows = s.call.Args[i].Rows / seq * seq
 		}
 	}
-	if starts := s.call.Args[len(s.call.Args)-1]; s.call.Op.Info().Args[len(s.call.Args)-1].Name == "starts" && !starts.Absent() {
+	if at := numberOf("starts", s.call.Op, s.call.Args); at > 0 {
+		starts := s.call.Args[at]
 		t := tensor(s.image, starts)
 		for r := range starts.Rows {
 			t.I32[r*starts.Stride] = int32(r % seq / 7 * 7)

@@ -54,6 +54,11 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.DeltaRule:    deltaRule,
 	graph.DeltaRuleBwd: deltaRuleBwd,
 	graph.DeltaRuleAt:  deltaRuleAt,
+	graph.TimeSteps:    timeSteps("time_steps", graph.TimeStepsRate),
+	graph.TimeStepsBwd: timeSteps("time_steps_bwd", graph.TimeStepsBwdRate),
+	graph.StateScan:    stateScan,
+	graph.StateScanBwd: stateScanBwd,
+	graph.StateScanAt:  stateScanAt,
 	graph.Route: func(b *builder) error {
 		return b.router("route", b.op(graph.RouteLogits), b.op(graph.RouteExperts), false)
 	},

@@ -329,3 +329,25 @@ template <class F> static __device__ inline void grow(float* state, float keep, 
 
 // outer adds the products of 4 columns of keys, or queries, with 4 columns of x to a tile of a state.
 static __device__ inline void outer(float (&c)[4][4], const float* keys, int m, const float* x, int n) { tn(c, keys + m, KEY_PITCH, x + n, PITCH, ROWS); }
+
+// keepState writes a block's part of a state to the rows of states from row on.
+static __device__ inline void keepState(const Mat& states, i64 row, int h, int v0, int wide, const float* state) {
+  for (int i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
+    int k = i / WIDTH, v = i % WIDTH;
+    if (v < wide) *keptAt(states, row, h, k * VALUES + v0 + v) = state[k * PITCH + v];
+  }
+  if (v0 == 0)
+    for (int i = KEYS * VALUES + threadIdx.x; i < KEPT * STATE_COLS; i += THREADS) *keptAt(states, row, h, i) = 0;
+}
+
+// keepChunk stores the state after a chunk if it is one of those that are kept. At the end of a document it clears the rows that hold none.
+static __device__ inline void keepChunk(const Mat& states, i64 base, const Chunk& c, int h, int v0, int wide, const float* state) {
+  int done = c.place + c.n, end = c.at + c.n; // tokens of the document
+  if (done % KEPT == 0) {
+    __syncthreads();
+    keepState(states, base + end - KEPT, h, v0, wide, state);
+  } else if (c.last) {
+    int rows = done % KEPT;
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < rows * STATE_COLS; i += SLICES * THREADS) *keptAt(states, base + end - rows, h, i) = 0;
+  }
+}

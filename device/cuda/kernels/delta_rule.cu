@@ -1,15 +1,5 @@
 // o states qkv gates starts: see delta.cuh. A block visits the chunks of a sequence in turn.
 
-// keepState writes a block's part of a state to the rows of states from row on.
-static __device__ inline void keepState(const Mat& states, i64 row, int h, int v0, int wide, const float* state) {
-  for (int i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
-    int k = i / WIDTH, v = i % WIDTH;
-    if (v < wide) *keptAt(states, row, h, k * VALUES + v0 + v) = state[k * PITCH + v];
-  }
-  if (v0 == 0)
-    for (int i = KEYS * VALUES + threadIdx.x; i < KEPT * STATE_COLS; i += THREADS) *keptAt(states, row, h, i) = 0;
-}
-
 // grid: slices x heads x sequences
 extern "C" __global__ void __launch_bounds__(THREADS) delta_rule(const __grid_constant__ Args a) {
   DYNAMIC(shared);
@@ -49,14 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) delta_rule(const __grid_co
     });
     __syncthreads();
     grow(state, keepOf(s), [&](float(&x)[4][4], int m, int n) { outer(x, s.key, m, v, n); });
-    int done = c.place + c.n; // tokens of the document
     at0 += c.n;
-    if (done % KEPT == 0) {
-      __syncthreads();
-      keepState(a.t[1], base + at0 - KEPT, h, v0, wide, state);
-    } else if (c.last) { // rows that hold no state
-      int rows = done % KEPT;
-      for (int i = blockIdx.x * THREADS + threadIdx.x; i < rows * STATE_COLS; i += SLICES * THREADS) *keptAt(a.t[1], base + at0 - rows, h, i) = 0;
-    }
+    keepChunk(a.t[1], base, c, h, v0, wide, state);
   }
 }

@@ -159,6 +159,9 @@ func deltaUnits(t string) (list []Unit) {
 	for _, size := range []string{" ACT=3 TAPS=4 VEC=4", " ACT=3 TAPS=4 VEC=1"} {
 		list = append(list, Unit{"short_conv", types + size}, Unit{"short_conv", types + size + " STARTS=3"}, Unit{"short_conv_dx", types + size}, Unit{"short_conv_dx", types + size + " STARTS=4"},
 			Unit{"short_conv_dw", types + size + " SUM_ROWS=128"}, Unit{"short_conv_dw", types + size + " SUM_ROWS=128 STARTS=4"}, Unit{"short_conv_at", types + size})
+		biased := " T4=i32 T5=" + t + size + " STARTS=4 BIAS=5 BIAS_TYPE=" + t
+		list = append(list, Unit{"short_conv", types + " T4=" + t + size + " BIAS=4 BIAS_TYPE=" + t}, Unit{"short_conv_dx", types + biased},
+			Unit{"short_conv_dw", types + biased + " DBIAS=6 SUM_ROWS=128"}, Unit{"short_conv_at", types + biased})
 	}
 	for _, size := range []string{" KEYS=128 VALUES=128 CHUNK=32 KEPT=256 STATE_COLS=64 VEC=4", " KEYS=20 VALUES=33 CHUNK=8 KEPT=16 STATE_COLS=42 VEC=1"} {
 		list = append(list, Unit{"delta_rule", types + size}, Unit{"delta_rule", types + size + " STARTS=4"}, Unit{"delta_rule_bwd", types + size}, Unit{"delta_rule_bwd", types + size + " STARTS=6"})
@@ -166,6 +169,11 @@ func deltaUnits(t string) (list []Unit) {
 	for _, size := range []string{" KEYS=128 VALUES=128", " KEYS=33 VALUES=20"} {
 		list = append(list, Unit{"delta_rule_at", types + size})
 	}
+	steps := " T4=" + t + " T5=" + t
+	for _, size := range []string{" KEYS=128 VALUES=64 CHUNK=32 KEPT=256 STATE_COLS=32 VEC=1", " KEYS=20 VALUES=33 CHUNK=8 KEPT=16 STATE_COLS=42 VEC=1"} {
+		list = append(list, Unit{"state_scan", types + steps + size}, Unit{"state_scan", types + steps + size + " STARTS=5"}, Unit{"state_scan_bwd", types + steps + size}, Unit{"state_scan_bwd", types + steps + size + " STARTS=8"})
+	}
+	list = append(list, Unit{"state_scan_at", types + steps + " KEYS=128 VALUES=64"}, Unit{"time_steps", types}, Unit{"time_steps_bwd", types + steps})
 	for _, vec := range []string{" VEC=1", " VEC=4"} {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		list = append(list, Unit{"xielu", types + vec}, Unit{"xielu_bwd", types + " TERMS=0" + vec}, Unit{"xielu_bwd", types + " T7=f32 TERMS=1" + vec})

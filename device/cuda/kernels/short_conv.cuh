@@ -1,14 +1,22 @@
-// Causal convolutions of columns over TAPS rows, see graph.ShortConv: z[n] = sum of w[k]*x[n-TAPS+1+k], k ascending. A thread has
+// Causal convolutions of columns over TAPS rows, see graph.ShortConv: z[n] = bias + sum of w[k]*x[n-TAPS+1+k], k ascending. BIAS is the
+// number of the bias, of type BIAS_TYPE, if there is one. A thread has
 // VEC columns of RUN rows, which it visits in order with the last TAPS rows of x in registers: so it reads every row once, and TAPS-1
 // before its first. An element's sum has one order, whoever computes it.
 #define RUN 32
 
 // Window has rows of x up to the current one, the latest last; those before the document are zeros.
 struct Window {
-  float x[TAPS][VEC], w[TAPS][VEC];
+  float x[TAPS][VEC], w[TAPS][VEC], bias[VEC];
 
-  // weights loads the columns' weights.
-  template <class T> __device__ inline void weights(const Mat& m, i64 c) {
+  // weights loads the columns' weights, and their biases.
+  template <class T> __device__ inline void weights(const Args& a, const Mat& m, i64 c) {
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+      bias[i] = 0;
+#ifdef BIAS
+      bias[i] = get(*at<BIAS_TYPE>(a.t[BIAS], 0, c + i));
+#endif
+    }
 #pragma unroll
     for (int i = 0; i < VEC; i++)
 #pragma unroll
@@ -40,7 +48,7 @@ struct Window {
   // sum returns z of the current row.
   __device__ inline void sum(float (&z)[VEC]) const {
 #pragma unroll
-    for (int i = 0; i < VEC; i++) z[i] = 0;
+    for (int i = 0; i < VEC; i++) z[i] = bias[i];
 #pragma unroll
     for (int k = 0; k < TAPS; k++)
 #pragma unroll

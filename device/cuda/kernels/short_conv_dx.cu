@@ -1,10 +1,10 @@
-// dx dy x w starts: with dz[n] = dy[n]*act'(z[n]), dx[n] = sum of w[k]*dz[n+TAPS-1-k], k descending. See short_conv.cuh.
+// dx dy x w starts bias: with dz[n] = dy[n]*act'(z[n]), dx[n] = sum of w[k]*dz[n+TAPS-1-k], k descending. See short_conv.cuh.
 extern "C" __global__ void short_conv_dx(const __grid_constant__ Args a) {
   i64 base, c;
   int n;
   if (!run(a, a.t[0], base, c, n)) return;
   Window v;
-  v.weights<T3>(a.t[3], c);
+  v.weights<T3>(a, a.t[3], c);
   enter<T2>(v, a, a.t[2], base, n, c);
   float dx[TAPS][VEC] = {}; // of the current row, last, and of those before it
   int first = n, last = min(n + RUN, a.seq);
