@@ -47,6 +47,8 @@ var rules = map[Op]rule{
 	ShortConv:    diffShortConv,
 	Decay:        diffDecay,
 	DeltaRule:    diffDeltaRule,
+	TimeSteps:    diffTimeSteps,
+	StateScan:    diffStateScan,
 	LatentKV:     diffLatentKV,
 	HeadCols:     diffHeadCols,
 	Route:        diffRoute,

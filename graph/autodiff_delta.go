@@ -12,8 +12,12 @@ func diffGate(b *differentiator, n *Node) {
 func diffShortConv(b *differentiator, n *Node) {
 	x, w, dy := n.Args[ShortConvX], n.Args[ShortConvW], b.of(n.Args[ShortConvY])
 	rest := append([]Use{dy, x, w}, n.Args[ShortConvStarts:]...)
-	if b.trained(w) {
-		b.node(ShortConvDW, n.Attr, append([]Use{b.paramGrad(w)}, rest...)...)
+	if b.trained(w) { // or else no bias is, see model.Freeze
+		args := append([]Use{b.paramGrad(w)}, rest...)
+		if len(n.Args) > ShortConvBias && b.trained(n.Args[ShortConvBias]) {
+			args = append(args, b.paramGrad(n.Args[ShortConvBias]))
+		}
+		b.node(ShortConvDW, n.Attr, args...)
 	}
 	if b.trained(x) {
 		dx, _ := b.into(x)

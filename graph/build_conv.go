@@ -13,20 +13,20 @@ func convolve(b *builder, name string, x int, p *next) int {
 	times := Attr{Act: model.Identity}
 	fed, y := b.tokens(name+".fed", w, b.g.DType), b.tokens(name+".gated", w, b.g.DType)
 	b.node(Gate, times, b.all(fed), Use{in, 0, w}, Use{in, 2 * w, 3 * w})
-	mixed := shortConv(b, name, b.all(fed), p, model.Identity)
+	mixed := shortConv(b, name, b.all(fed), p, model.Identity, false)
 	b.node(Gate, times, b.all(y), Use{in, w, 2 * w}, b.all(mixed))
 	return y
 }
 
-// shortConv appends the convolution of columns, whose weights are the next parameter.
-func shortConv(b *builder, name string, x Use, p *next, act model.Activation) int {
-	g, w := b.g, p.param()
+// shortConv appends the convolution of columns, whose weights are the next parameter, and then its bias, if it has one.
+func shortConv(b *builder, name string, x Use, p *next, act model.Activation, biased bool) int {
+	g, w, bias := b.g, p.param(), p.optional(biased)
 	y := b.tokens(name+".mixed", x.Hi-x.Lo, g.DType)
 	if g.Context > 0 {
 		past := b.value(Value{Name: name + ".past", Kind: Cache, DType: g.DType, Rows: g.Values[w.Value].Cols - 1, Cols: x.Hi - x.Lo})
-		b.node(ShortConvAt, Attr{Act: act}, b.all(y), b.all(past), x, w, b.all(g.Pos))
+		b.node(ShortConvAt, Attr{Act: act}, trimmed(b.all(y), b.all(past), x, w, b.all(g.Pos), bias)...)
 	} else {
-		b.node(ShortConv, Attr{Seq: g.Seq, Act: act}, trimmed(b.all(y), x, w, b.starts())...)
+		b.node(ShortConv, Attr{Seq: g.Seq, Act: act}, trimmed(b.all(y), x, w, b.starts(), bias)...)
 	}
 	return y
 }

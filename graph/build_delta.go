@@ -6,7 +6,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// mix appends what mixes tokens in a layer: attention, a gated delta net, or a convolution. It returns the value that is projected into the stream.
+// mix appends what mixes tokens in a layer: attention, a gated delta net, a convolution, or a scan. It returns the value that is projected into the stream.
 func (b *builder) mix(l, x int, p *next) int {
 	name := fmt.Sprintf("h%d", l)
 	if b.m.Delta.HasLayer(l) {
@@ -14,6 +14,9 @@ func (b *builder) mix(l, x int, p *next) int {
 	}
 	if b.m.Conv.HasLayer(l) {
 		return convolve(b, name, x, p)
+	}
+	if b.m.Mamba.HasLayer(l) {
+		return mamba(b, name, x, p)
 	}
 	if b.m.Latent.Some() {
 		o, _ := b.attention(l, b.latent(name, x, p), p)
@@ -52,7 +55,7 @@ func (b *builder) delta(name string, x int, p *next) int {
 		bands = []Use{{in, 0, z}, {in, z, z + 2*d.Heads}}
 	}
 	b.linears(bands, b.all(x), p, false)
-	qkv := shortConv(b, name, Use{in, 0, mixed}, p, b.act)
+	qkv := shortConv(b, name, Use{in, 0, mixed}, p, b.act, false)
 	gates, o := b.tokens(name+".decays", 2*d.Heads, F32), b.tokens(name+".rule", d.Values(), g.DType)
 	b.node(Decay, Attr{}, b.all(gates), Use{in, z, z + 2*d.Heads}, p.param(), p.param())
 	attr := Attr{Heads: d.Heads, KVHeads: d.Keys, HeadDim: d.KeyDim}

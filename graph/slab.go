@@ -189,7 +189,7 @@ func CheckSlabs(m *model.Model, n int) error {
 	case model.Crosses(m):
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks where layers read keys and values of others"+hint, m.Family)
 	case model.Remembers(m) || m.OutGate:
-		return fmt.Errorf("the matrices of linear attention, of convolutions, and of attention with gates (%s), cannot be shared by ranks"+hint, m.Family)
+		return fmt.Errorf("the matrices of linear attention, of convolutions, of scans, and of attention with gates (%s), cannot be shared by ranks"+hint, m.Family)
 	case m.FusedQKV() && m.FusedGate() && (m.Heads+2*m.KVHeads)*m.HeadDim == 2*m.FeedForward:
 		return fmt.Errorf("the matrices of a %s whose queries, keys and values have as many rows as its feed-forward cannot be told apart, and so not be shared"+hint, m.Family)
 	case m.NF4 && !wholeBlocks(m, n):

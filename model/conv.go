@@ -30,11 +30,11 @@ func (c *Conv) check(f *Family) error {
 
 // Remembers reports whether layers hand states from token to token, in another form than keys and values: those cannot go back, and
 // no token can be computed before them.
-func Remembers(m *Model) bool { return m.Delta.Some() || m.Conv.Some() }
+func Remembers(m *Model) bool { return m.Delta.Some() || m.Conv.Some() || m.Mamba.Some() }
 
 // HasAttention reports whether a layer mixes tokens by attention.
 func HasAttention(m *Model, layer int) bool {
-	return !m.Delta.HasLayer(layer) && !m.Conv.HasLayer(layer)
+	return !m.Delta.HasLayer(layer) && !m.Conv.HasLayer(layer) && !m.Mamba.HasLayer(layer)
 }
 
 // conv adds the parameters of a convolution, in the order in which a layer reads them.

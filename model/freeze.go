@@ -29,6 +29,8 @@ func (m *Model) Freeze(patterns ...string) error {
 		}
 		if bias := strings.HasSuffix(p.Name, ".bias"); bias && frozen[i] && params[i-1].Vector && !frozen[i-1] {
 			return fmt.Errorf("%s is frozen and %s is not, but one operator computes the gradients of both; hint: freeze both, or only %[2]s", p.Name, params[i-1].Name)
+		} else if bias && !frozen[i] && params[i-1].Taps && frozen[i-1] {
+			return fmt.Errorf("%s is frozen and %s is not, but one operator computes the gradients of both; hint: freeze both, or only %[2]s", params[i-1].Name, p.Name)
 		}
 	}
 	if !slices.ContainsFunc(params, func(p Param) bool { return !p.State && !slices.Contains(m.Frozen, p.Name) }) {

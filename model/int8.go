@@ -16,7 +16,7 @@ func HoldInt8(m *Model) error {
 		has  bool
 	}{
 		{"adapters", m.LoRA != nil}, {"weights in 4 bits", m.NF4}, {"experts", m.Experts > 0}, {"latent attention", m.Latent.Some()},
-		{"linear attention", m.Delta.Some()}, {"convolutions", m.Conv.Some()}, {"embeddings of each layer", m.PerLayer > 0},
+		{"linear attention", m.Delta.Some()}, {"convolutions", m.Conv.Some()}, {"scans", m.Mamba.Some()}, {"embeddings of each layer", m.PerLayer > 0},
 		{"matrices that are updated as a whole (muon)", m.Indivisible}, {"weights that stay zero (keep_mask)", m.Masked},
 	} {
 		if no.has {

@@ -102,6 +102,7 @@ type Model struct {
 	Latent       Latent
 	Delta        Delta // of layers whose attention is linear
 	Conv         Conv  // of layers with a convolution instead of attention
+	Mamba        Mamba // of layers with a scan instead
 	Sinks        bool  // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool // the gains of norms are 1 + weight
@@ -454,7 +455,7 @@ func (m *Model) Validate() error {
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}
-	if err := cmp.Or(m.Delta.check(m.Family), m.Conv.check(m.Family), m.Global.check(m), m.Latent.check(m), m.Lent.check(m), checkPerLayer(m)); err != nil {
+	if err := cmp.Or(m.Delta.check(m.Family), m.Conv.check(m.Family), m.Mamba.check(m.Family), m.Global.check(m), m.Latent.check(m), m.Lent.check(m), checkPerLayer(m)); err != nil {
 		return err
 	}
 	return m.checkRope()

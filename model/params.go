@@ -100,6 +100,8 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 		b.delta(n, residual)
 	case m.Conv.HasLayer(b.layer):
 		b.conv(n, residual)
+	case m.Mamba.HasLayer(b.layer):
+		b.mamba(n, residual)
 	case m.Latent.Some():
 		b.latent(n, residual)
 	default:
@@ -313,6 +315,10 @@ type TensorNames struct {
 	DeltaOut                    string
 	XIELU                       string // the activation with parameters, see Family.XIELU
 	ConvIn, Conv, ConvOut       string // of convolutions instead of attention, see Conv
+	MambaIn, MambaConv          string // of scans, see Mamba
+	MambaNorm, MambaOut         string
+	MambaRate, MambaStep        string // whole names
+	MambaSkip                   string
 }
 
 type paramList struct {

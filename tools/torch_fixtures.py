@@ -199,6 +199,12 @@ CASES |= {
     "apertus-tiny": ("Apertus", SQUARE | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "cohere2-tiny": ("Cohere2", SQUARE | dict(sliding_window=9, sliding_window_pattern=2, logit_scale=0.25, tie_word_embeddings=True)),
 }
+# Scans of Mamba2, in groups.
+SCANS = dict(mamba_n_heads=4, mamba_d_state=5, mamba_d_conv=3)
+CASES |= {
+    "granite-h-tiny": ("GraniteMoeHybrid", {k: v for k, v in SQUARE.items() if k != "intermediate_size"} | SCANS | dict(shared_intermediate_size=44, num_local_experts=0, mamba_n_groups=1,
+                       layer_types=["linear_attention", "full_attention"], embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0, tie_word_embeddings=True)),
+}
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
 # Saved with the keys of text_config beside the others, as transformers 4.45 wrote them.
@@ -261,6 +267,7 @@ LORA["deepseek3-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_a_proj", "q_
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
+LORA["granite-h-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "input_linear"])
 LORA["cohere-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "down_proj"])
 LORA["apertus-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"])
 # With magnitudes; weights with biases and without, and with columns that files have in another order.

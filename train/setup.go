@@ -401,6 +401,7 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 		}
 		return def
 	}
+	m.Mamba = m.Mamba.Resize(m.Width, in.Width)
 	m.Layers, m.Width, m.Heads = in.Layers, in.Width, in.Heads
 	if in.Layers < 1 || in.Width < 1 || in.Heads < 1 {
 		return nil, errors.New("layers, width and heads must be given and positive; hint: use sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}")

@@ -220,7 +220,7 @@ const compiledSteps = 2
 // bf16 allows in bf16.
 func TestTraining(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	trainsAsPyTorch(t, cuda.Machine, steps(), 2, "gpt2-tiny", "llama-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "qwen35-tiny", "qwen3-next-tiny", "qwen35-moe-tiny", "lfm2-tiny", "cohere2-tiny", "apertus-tiny", "seed-oss-tiny lora", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
+	trainsAsPyTorch(t, cuda.Machine, steps(), 2, "gpt2-tiny", "llama-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "qwen35-tiny", "qwen3-next-tiny", "qwen35-moe-tiny", "lfm2-tiny", "granite-h-tiny", "cohere2-tiny", "apertus-tiny", "seed-oss-tiny lora", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
 }
 
 // TestCompiledTraining: the same for kernels made by NVIDIA's compiler.
@@ -381,7 +381,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		d    graph.DType
 	}
 	cases := []named{{"llama-tiny", graph.BF16}, {"gpt2-tiny", graph.F32}, {"gemma3-tiny", graph.F32}, {"gemma2-tiny", graph.BF16}, {"gemma4-tiny", graph.BF16}, {"gemma4-small-tiny lora", graph.BF16}, {"gemma4-moe-tiny", graph.F32}, {"deepseek3-tiny", graph.BF16}, {"qwen3-moe-tiny", graph.BF16}, {"glm4-moe-tiny", graph.BF16},
-		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}}
+		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"granite-h-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}}
 	if cuda.OnGPU() { // where it takes no time
 		cases = append(cases, named{"gpt2-untied", graph.BF16}, named{"qwen2-tiny", graph.F32}, named{"qwen3-tiny", graph.BF16},
 			named{"olmo2-tiny", graph.BF16}, named{"mixtral-tiny", graph.F32}, named{"olmoe-tiny", graph.BF16})
@@ -491,6 +491,7 @@ func TestGenerate(t *testing.T) {
 		{"qwen35-tiny", graph.F32, 12},
 		{"qwen3-next-tiny", graph.BF16, 12},
 		{"lfm2-tiny", graph.F32, 12},
+		{"granite-h-tiny", graph.F32, 12},
 	}, 2) {
 		t.Run(fmt.Sprint(c.name, c.dtype), func(t *testing.T) {
 			f, err := folder.Open(torch + c.name)

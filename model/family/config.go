@@ -46,6 +46,7 @@ var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attenti
 // lists settings that were ignored (dropout).
 func Parse(data []byte) (m *model.Model, notes []string, err error) {
 	var raw map[string]json.RawMessage
+	data = finite(data)
 	if err := cmp.Or(json.Unmarshal(data, &raw), jsonkeys.Unique(data)); err != nil {
 		return nil, nil, fmt.Errorf("config.json: %w", suggest.Add(jsonkeys.Explain(data, err), "repair it, or fetch it again"))
 	}

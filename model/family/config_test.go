@@ -628,3 +628,22 @@ func TestNothingGuessed(t *testing.T) {
 		}
 	}
 }
+
+// TestInfinity: bounds of time steps are read as transformers 5 and as earlier versions write them, where words inside strings stay.
+func TestInfinity(t *testing.T) {
+	const begin = `{"model_type": "granitemoehybrid", "num_local_experts": 0, "num_hidden_layers": 1, "_name_or_path": "\" Infinity", "time_step_limit": `
+	for text, want := range map[string][2]float64{
+		`[0.0, Infinity]`: {}, `[0.0, {"__float__": "Infinity"}]`: {}, `[0.01, 0.5]`: {0.01, 0.5}, `[0.01, Infinity]`: {0.01, 0}, `null`: {},
+	} {
+		m, _, err := Parse([]byte(begin + text + "}"))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if got := [2]float64{m.Mamba.Least, m.Mamba.Most}; got != want {
+			t.Errorf("%s is read as %v, not %v", text, got, want)
+		}
+	}
+	const plain = `{"a": "Infinity \" Infinity"}`
+	if got := string(finite([]byte(plain))); got != plain {
+		t.Errorf("%s became %s", plain, got)
+	}
+}

@@ -163,7 +163,7 @@ func (w *wrapper) tie(kv, text keys) (json.RawMessage, error) {
 // model. If change returns false, the text remains as it is.
 func edit(text []byte, change func(whole, part keys) (changed bool, err error)) ([]byte, error) {
 	var whole keys
-	if err := json.Unmarshal(text, &whole); err != nil {
+	if err := json.Unmarshal(finite(text), &whole); err != nil {
 		return nil, fmt.Errorf("config.json: %w", err)
 	}
 	part, nested := whole, false
