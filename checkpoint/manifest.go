@@ -114,14 +114,26 @@ func checkFile(fsys FS, path string, entry fileEntry, depth Depth) error {
 	if depth == Sizes {
 		return nil
 	}
-	hash := crc32.New(castagnoli())
-	if _, err := io.CopyBuffer(hash, io.NewSectionReader(source, 0, source.Size()), make([]byte, min(1<<20, 1+source.Size()))); err != nil {
+	var whole uint32
+	if p, ok := fsys.(Parted); ok {
+		whole, err = p.sum(path, source)
+	} else {
+		whole, err = sumOf(source, 0, source.Size())
+	}
+	if err != nil {
 		return err
 	}
-	if got := fmt.Sprintf("%08x", hash.Sum32()); got != entry.CRC32C {
+	if got := fmt.Sprintf("%08x", whole); got != entry.CRC32C {
 		return fmt.Errorf("%w: its checksum is %s, but %s was written: the file was damaged or edited", ErrCorrupt, got, entry.CRC32C)
 	}
 	return nil
+}
+
+// sumOf returns the checksum of n bytes.
+func sumOf(source Source, offset, n int64) (uint32, error) {
+	hash := crc32.New(castagnoli())
+	_, err := io.CopyBuffer(hash, io.NewSectionReader(source, offset, n), make([]byte, min(1<<20, 1+n)))
+	return hash.Sum32(), err
 }
 
 // missingIsCorrupt makes the error of a missing file wrap ErrCorrupt.

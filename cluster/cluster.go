@@ -30,6 +30,5 @@
 // sends the rows of the batch. Each process writes to checkpoints what its ranks hold, and reads it from there, if it has the
 // run's folder; it reads a model's weights if it sees their files.
 //
-// Known weakness: rank 0 reads the text, and verifies all of a checkpoint before a run goes on from it; calls that are timed
-// before there is a plan are said one by one.
+// Known weakness: rank 0 reads the text, and calls that are timed before there is a plan are said one by one.
 package cluster

@@ -257,7 +257,10 @@ type Saver interface {
 	// Save writes a range that the rank holds, of the state of the program whose first call is first, to a file that is there, at
 	// an offset. It does not wait for that.
 	Save(first int, file string, offset int64, s StateRange)
-	// Saved waits until all is written since the last time, durably, and returns the checksums, CRC-32C, of what was.
+	// Sum reads n bytes of a file from an offset on. It does not wait for that.
+	Sum(file string, offset, n int64)
+	// Saved waits until all is written since the last time, durably, and read for sums, and returns the checksums, CRC-32C, of
+	// both, in the order in which it was told.
 	Saved() ([]uint32, error)
 }
 

@@ -28,7 +28,7 @@ type Begun struct {
 // begun returns what the checkpoint that the run goes on from records. Problems of the run's folder are left for those
 // who open it to report.
 func (s *Spec) begun() *Begun {
-	path, _, err := s.Latest(checkpoint.Sizes)
+	path, _, err := s.Latest(checkpoint.Disk{}, checkpoint.Sizes)
 	if err != nil {
 		return nil
 	}
@@ -59,15 +59,15 @@ func (s *Spec) tie() {
 
 // Latest returns the checkpoint that the run goes on from, checked to the given depth, and
 // notes on the damaged ones that were skipped. A new run gets checkpoint.ErrNone.
-func (s *Spec) Latest(depth checkpoint.Depth) (path string, passed []string, err error) {
-	path, skipped, err := (&checkpoint.Store{Dir: s.Out}).Latest(depth)
+func (s *Spec) Latest(disk checkpoint.FS, depth checkpoint.Depth) (path string, passed []string, err error) {
+	path, skipped, err := (&checkpoint.Store{Dir: s.Out, FS: disk}).Latest(depth)
 	for _, e := range skipped {
 		passed = append(passed, fmt.Sprintf("skipped a checkpoint: %v", e))
 	}
 	none := errors.Is(err, checkpoint.ErrNone)
 	switch {
 	case s.Resume != "auto" && s.Resume != "never" && (none || err == nil):
-		path, err = s.beginning(path, depth)
+		path, err = s.beginning(path, disk, depth)
 	case err == nil && s.Resume == "never":
 		err = s.inTheWay(path)
 	case none && len(skipped) > 0: // starting anew would overwrite what may be recoverable
@@ -88,12 +88,12 @@ func (s *Spec) CheckResume() error {
 // latest in the run's folder, or "": a run that was stopped and restarted continues
 // from own. An own checkpoint that this run cannot have written is refused, since
 // checkpoints and metrics of two histories would mix.
-func (s *Spec) beginning(own string, depth checkpoint.Depth) (string, error) {
+func (s *Spec) beginning(own string, disk checkpoint.FS, depth checkpoint.Depth) (string, error) {
 	if err := s.CheckResume(); err != nil {
 		return "", err
 	}
 	if own == "" || sameFile(own, s.Resume) {
-		_, err := checkpoint.Check(checkpoint.Disk{}, s.Resume, depth)
+		_, err := checkpoint.Check(disk, s.Resume, depth)
 		return s.Resume, suggest.Add(err, "copy the checkpoint again, or resume from another one")
 	}
 	first, err := checkpoint.Check(checkpoint.Disk{}, s.Resume, checkpoint.Sizes)

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"hash/crc32"
 	"io/fs"
 	"net"
 	"os"
@@ -88,6 +89,23 @@ func TestWritten(t *testing.T) {
 		if _, err := d.Saved(); err == nil {
 			t.Errorf("%s is written", name)
 		}
+	}
+	text := []byte("what the leader has written")
+	if err := os.WriteFile(root+"/run/file", text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before = append(before, root+"/run/file")
+	slices.Sort(before)
+	for name, n := range map[string]int64{"file": 8, "none": 1, "../here/file": 1} {
+		d.Sum(name, 5, n)
+		sums, err := d.Saved()
+		if name == "file" && (err != nil || !slices.Equal(sums, []uint32{crc32.Checksum(text[5:13], crc32.MakeTable(crc32.Castagnoli))})) || name != "file" && err == nil {
+			t.Errorf("the sum of %s is %x, %v", name, sums, err)
+		}
+	}
+	d.Sum("file", 20, 100)
+	if _, err := d.Saved(); err == nil {
+		t.Error("a part that is not there has a sum")
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)

@@ -97,6 +97,46 @@ func (v *Savers) named(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
+// Sees reports whether all see a file.
+func (v *Savers) Sees(path string) (bool, error) {
+	sees, known := v.sees[path]
+	if !known {
+		blind, err := v.blind(path)
+		if err != nil {
+			return false, err
+		}
+		sees = blind < 0
+		v.sees[path] = sees
+	}
+	return sees, nil
+}
+
+// Processes returns how many there are, this one included.
+func (v *Savers) Processes() int { return len(v.bytes) }
+
+// Sum has a process other than this one, which is 0, read n bytes of a file that all see, and returns what waits for their
+// checksum, CRC-32C.
+func (v *Savers) Sum(process int, path string, offset, n int64) (wait func() (uint32, error)) {
+	saver := v.session.Devices[slices.Index(v.process, process)].(device.Saver)
+	name, err := v.named(path)
+	if err == nil {
+		saver.Sum(name, offset, n)
+	}
+	return func() (uint32, error) {
+		if err != nil {
+			return 0, err
+		}
+		sums, err := saver.Saved()
+		if err == nil && len(sums) != 1 {
+			err = fmt.Errorf("%d parts of %s were read, not one", len(sums), path)
+		}
+		if err != nil {
+			return 0, err
+		}
+		return sums[0], nil
+	}
+}
+
 // Begin begins a checkpoint of so many bytes.
 func (v *Savers) Begin(ctx context.Context, bytes int64) error {
 	if err := v.session.Settle(ctx); err != nil {
@@ -129,14 +169,9 @@ func (v *Savers) Begin(ctx context.Context, bytes int64) error {
 // reports whether they do, and whether a rank here is left that has some of them.
 func (v *Savers) Fill(param int, kind optimizer.Kind, first int, list []safetensors.Place) (done, here bool, err error) {
 	for _, p := range list {
-		sees, known := v.sees[p.Path]
-		if !known {
-			blind, err := v.blind(p.Path)
-			if err != nil {
-				return false, true, err
-			}
-			sees = blind < 0
-			v.sees[p.Path] = sees
+		sees, err := v.Sees(p.Path)
+		if err != nil {
+			return false, true, err
 		}
 		if !sees || p.DType != safetensors.F32 && p.DType != safetensors.BF16 {
 			return false, true, nil

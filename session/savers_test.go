@@ -53,6 +53,8 @@ func (e *elsewhere) Draw(_ int, from device.Beginning, s device.StateRange) {
 	e.drawn, e.fails = e.drawn+s.N, errors.Join(e.fails, DrawState(e.arenas, s, from))
 }
 
+func (e *elsewhere) Sum(string, int64, int64) {}
+
 func (e *elsewhere) Saved() ([]uint32, error) {
 	sums := make([]uint32, len(e.begun))
 	e.begun = nil

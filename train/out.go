@@ -44,7 +44,7 @@ func (s *Setup) CheckOut() error {
 // checkWeights checks that the folders that a new run starts from have all
 // weights, in the model's shapes, and no others.
 func (s *Setup) checkWeights() error {
-	if _, _, err := s.Spec.Latest(checkpoint.Sizes); !errors.Is(err, checkpoint.ErrNone) || s.Folder == "" && !s.Spec.CarryOptimizer {
+	if _, _, err := s.Spec.Latest(checkpoint.Disk{}, checkpoint.Sizes); !errors.Is(err, checkpoint.ErrNone) || s.Folder == "" && !s.Spec.CarryOptimizer {
 		return nil
 	}
 	if s.Folder == "" {
@@ -81,7 +81,7 @@ func (s *Setup) checkWeights() error {
 // checkSame refuses a checkpoint of another run. It ignores one that cannot be
 // opened and was not named: resuming reads it completely and may skip it.
 func checkSame(spec *job.Spec, know func(*identity)) error {
-	path, _, err := spec.Latest(checkpoint.Sizes)
+	path, _, err := spec.Latest(checkpoint.Disk{}, checkpoint.Sizes)
 	if errors.Is(err, checkpoint.ErrNone) {
 		return nil
 	}

@@ -35,7 +35,11 @@ func store(spec *job.Spec) *checkpoint.Store {
 // or by initialisation.
 func (t *Run) start() error {
 	spec := t.Setup.Spec
-	path, passed, err := spec.Latest(checkpoint.Checksums)
+	disk := checkpoint.Parted{}
+	if t.savers != nil {
+		disk.Others = t.savers
+	}
+	path, passed, err := spec.Latest(disk, checkpoint.Checksums)
 	t.Notes = append(t.Notes, passed...)
 	switch {
 	case err == nil:

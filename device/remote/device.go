@@ -139,7 +139,7 @@ func (d *Device) Tune(calls []device.Call, memory int64) error {
 		return at(d.host, fmt.Errorf("tune: %w", err))
 	}
 	d.out = binary.LittleEndian.AppendUint64(append(d.out, byte(doTune)), uint64(memory))
-	return d.askWith(message)
+	return d.ask(message)
 }
 
 // Prepare ships the calls, which the host's device checks and resolves.
@@ -156,7 +156,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		return 0, at(d.host, fmt.Errorf("prepare: %w", err))
 	}
 	d.out = append(d.out, byte(doPrepare), timed)
-	if err := d.askWith(message); err != nil {
+	if err := d.ask(message); err != nil {
 		return 0, err
 	}
 	if err := d.receive(d.head[:4]); err != nil {
@@ -188,7 +188,7 @@ func (d *Device) Load(program string, spans []device.Span) (first int, err error
 		return 0, at(d.host, fmt.Errorf("load: a program of %d bytes, but %d is the limit; hint: use fewer, larger micro-batches", len(program), callsBytes))
 	}
 	d.out = binary.LittleEndian.AppendUint32(append(d.out, byte(doLoad)), uint32(len(said)+len(program)))
-	if err := d.askWith([]byte(said + program)); err != nil {
+	if err := d.ask([]byte(said + program)); err != nil {
 		return 0, err
 	}
 	if err := d.receive(d.head[:8]); err != nil {
@@ -430,10 +430,15 @@ func (d *Device) flush() error {
 	return err
 }
 
-// ask sends what is buffered and reads the beginning of the answer.
-func (d *Device) ask() error {
+// ask sends what is buffered, and the messages that follow it, which are not copied, and reads the beginning of the answer.
+func (d *Device) ask(messages ...[]byte) error {
 	if err := d.flush(); err != nil {
 		return err
+	}
+	for _, m := range messages {
+		if _, err := d.control.Write(m); err != nil {
+			return d.lose(err)
+		}
 	}
 	refused, err := readAnswer(d.in, d.head[:1])
 	switch {
@@ -443,17 +448,6 @@ func (d *Device) ask() error {
 		return d.placed(refused)
 	}
 	return nil
-}
-
-// askWith is ask with a message of calls after the fields.
-func (d *Device) askWith(message []byte) error {
-	if err := d.flush(); err != nil {
-		return err
-	}
-	if _, err := d.control.Write(message); err != nil {
-		return d.lose(err)
-	}
-	return d.ask()
 }
 
 // placed adds the host to an error, unless it is the error of a call: the call's engine knows the rank.

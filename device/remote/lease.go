@@ -171,6 +171,8 @@ func (e *lease) do(v verb, f []byte) error {
 		return e.saving.fill(e, f)
 	case doDraw:
 		return e.saving.draw(e, binary.LittleEndian.Uint32(f))
+	case doSum:
+		return e.saving.sum(e, binary.LittleEndian.Uint32(f))
 	case doWrite:
 		return e.write(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
 	}

@@ -75,6 +75,22 @@ func (d *Device) Draw(first int, from device.Beginning, s device.StateRange) {
 	_ = d.flush()
 }
 
+// summed is a part of a file.
+type summed struct {
+	File      string
+	Offset, N int64
+}
+
+// Sum has the process read a part of a file.
+func (d *Device) Sum(file string, offset, n int64) {
+	out, err := appendMessage(append(d.out, byte(doSum)), &summed{file, offset, n})
+	if err != nil { // numbers and a name
+		panic(err)
+	}
+	d.out = out
+	_ = d.flush() // it begins at once; Saved reports what fails
+}
+
 func appendOrder(b []byte, v verb, first int, file string, offset int64, s device.StateRange) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint32(append(b, byte(v)), number(first))
@@ -107,7 +123,7 @@ func (d *Device) Saved() ([]uint32, error) {
 	return sums, nil
 }
 
-// saving is what a device has written since its leader asked last.
+// saving is what a device has written, and read for sums, since its leader asked last.
 type saving struct {
 	folder string   // the run's; "": its leader has another, and nothing is written
 	input  *os.File // that was read last; nil: none
@@ -211,6 +227,40 @@ func (s *saving) draw(e *lease, length uint32) error {
 	}
 	e.wrong = wrong
 	return nil
+}
+
+// sum reads a message, and a part of a file.
+func (s *saving) sum(e *lease, length uint32) error {
+	var m summed
+	if err := readText(e.in, length, messageBytes, &m); err != nil {
+		return err
+	}
+	if s.err == nil {
+		var sum uint32
+		sum, s.err = s.sumOf(e, &m)
+		s.sums = append(s.sums, sum)
+	}
+	return nil
+}
+
+// sumOf returns the checksum of a part of a file, all of which must be there.
+func (s *saving) sumOf(e *lease, m *summed) (sum uint32, err error) {
+	path, err := s.path(m.File)
+	if err != nil {
+		return 0, err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	room, err := e.room(pieceBytes)
+	for at, end := m.Offset, m.Offset+m.N; err == nil && at < end; at += int64(len(room)) {
+		room = room[:min(int64(len(room)), end-at)]
+		_, err = file.ReadAt(room, at)
+		sum = crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), room)
+	}
+	return sum, err
 }
 
 // fill reads elements from a file.

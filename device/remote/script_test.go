@@ -50,7 +50,7 @@ func TestLoad(t *testing.T) {
 	d := connect(t, h.addr, Place{}, 64, 64)
 	load := func(text string) error {
 		d.out = binary.LittleEndian.AppendUint32(append(d.out, byte(doLoad)), uint32(len(text)))
-		return d.askWith([]byte(text))
+		return d.ask([]byte(text))
 	}
 	for _, c := range []struct{ text, why string }{
 		{"athanor v9\n" + tiny, "rank 0 is another build, \"athanor v9\", than this process, \"" + build.Text()},

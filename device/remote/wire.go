@@ -22,7 +22,7 @@ import (
 // the first is number 7, were loaded before:
 //
 //	run 7       | 03 | 07 00 00 00 |
-//	sync        | 0c |
+//	sync        | 11 |
 //	  answer    | 01 | now | 2 | 7 start end | 8 start end | 1 | tier address 8 | loss |
 //
 // Calls that are timed by themselves are launched one by one. These verbs have no answer, nor has write; the next verb that has one answers
@@ -46,6 +46,7 @@ const (
 	doSave                    // see saveFields; name
 	doFill                    // likewise
 	doDraw                    // u32 length; message
+	doSum                     // u32 length; message
 	doReserve                 // u8 tier, u64 bytes -> nothing
 	doPrepare                 // u8 timed, u32 calls, u32 length; message -> u32 first
 	doLoad                    // u32 length; the build and the program's text -> u32 first, u32 calls
@@ -67,7 +68,7 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doFill: saveFields, doDraw: 4, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
+	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doFill: saveFields, doDraw: 4, doSum: 4, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
 	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doShares: 0, doSaved: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
