@@ -95,7 +95,7 @@ func checkUnits(lo *lowering) error {
 			if sc := st.top.Schedule; sc != nil {
 				place = sc.Home[m%sc.Directions()][st.top.Stage(s)]
 			}
-			here, k := place == st.rank%st.top.Depth, key{s, m}
+			here, k := place == st.top.Place(st.rank), key{s, m}
 			for _, way := range []struct {
 				name string
 				rows int

@@ -264,9 +264,8 @@ func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options
 		st.rowUnit = pl.RowUnit(g.Seq)
 	}
 	p := &program.Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: st.rowUnit, Capacity: opt.Capacity}
-	p.BatchRow = geo.top.Pipeline(opt.Rank) * geo.rows() * pl.MicroBatches
-	if n := g.Parts(); n > 1 {
-		p.BatchRow = opt.Rank / pl.PerSequence() * pl.MicroBatch * pl.MicroBatches * g.Whole
+	p.BatchRow = geo.top.Pipeline(opt.Rank) * pl.MicroBatch * pl.MicroBatches * g.Sequence()
+	if g.Parts() > 1 {
 		p.Sequence, p.Runs = g.Whole, g.Runs(st.part())
 	}
 	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p, scratch: opt.Scratch.take()}}, nil

@@ -24,6 +24,8 @@ func (pl *Plan) HeadParts() int {
 // validateExchange checks that ranks can exchange what they are to.
 func (pl *Plan) validateExchange(g *graph.Graph) error {
 	switch {
+	case pl.Exchange == "" && pl.Pipeline != nil && pl.Parts() > 1: // either message would wait for the other in the same stream
+		return fmt.Errorf("plan: the ranks of a pipeline that share sequences cannot send each other keys between the pipeline's messages; hint: set exchange to %s", ExchangeHeads)
 	case pl.Exchange == "":
 		return nil
 	case pl.Exchange != ExchangeHeads:

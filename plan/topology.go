@@ -30,6 +30,9 @@ import (
 //	rank       0  1  2  3     Ranks 4, Tensor 2, pipeline of 2: ranks 0 and 2 are one, 1 and 3 the other
 //	stages     a  a  b  b
 //
+// Ranks that share sequences (Plan.Sequence) are replicas, too. In a pipeline those with the same part of sequences hold its stages: all ranks
+// that compute with a sequence are adjacent at each of its positions.
+//
 // A chunk's group is all ranks that compute with it: the replicas, both directions of a
 // bidirectional schedule, and both ends of a tied embedding. Gradients are reduced over
 // the group.
@@ -37,6 +40,7 @@ import (
 type Topology struct {
 	Ranks, Depth int                // of the step, of one pipeline with the same slabs
 	Slabs        int                // ranks that share each matrix
+	Width        int                // ranks that compute with each sequence at each position of a pipeline
 	Schedule     *schedule.Schedule // nil: every rank holds all segments
 	Clock        *schedule.Timeline // of the schedule, in units of one pass
 	First        []int              // per stage its first segment, and the end
@@ -48,7 +52,7 @@ type Topology struct {
 
 // NewTopology returns the topology as a rank sees it.
 func NewTopology(g *graph.Graph, pl *Plan, rank int) (*Topology, error) {
-	t := &Topology{Ranks: pl.Ranks, Depth: 1, Slabs: pl.Sharers(), First: []int{0, len(g.Segments)}}
+	t := &Topology{Ranks: pl.Ranks, Depth: 1, Slabs: pl.Sharers(), Width: pl.PerSequence(), First: []int{0, len(g.Segments)}}
 	if p := pl.Pipeline; p != nil {
 		s, err := p.generate(pl.MicroBatches)
 		if err != nil {
@@ -109,13 +113,13 @@ func (t *Topology) Ends(w schedule.Unit, stage int, back bool) float64 {
 }
 
 // Place returns a rank's position in its pipeline.
-func (t *Topology) Place(rank int) int { return rank / t.Slabs % t.Depth }
+func (t *Topology) Place(rank int) int { return rank / t.Width % t.Depth }
 
 // At returns the rank at another position of a rank's pipeline.
-func (t *Topology) At(place, rank int) int { return rank + (place-t.Place(rank))*t.Slabs }
+func (t *Topology) At(place, rank int) int { return rank + (place-t.Place(rank))*t.Width }
 
-// Pipeline numbers the pipeline of a rank; those with other slabs, which have the same sequences, have the same number.
-func (t *Topology) Pipeline(rank int) int { return rank / t.Slabs / t.Depth }
+// Pipeline numbers the pipeline of a rank; those with other slabs or parts of the same sequences have the same number.
+func (t *Topology) Pipeline(rank int) int { return rank / t.Width / t.Depth }
 
 // group lists the ranks that hold any of the segments, with a given slab or several from it on.
 func (t *Topology) group(segments []int, slab, slabs int) (ranks []int, ordered bool) {
@@ -127,10 +131,12 @@ func (t *Topology) group(segments []int, slab, slabs int) (ranks []int, ordered 
 			}
 		}
 	}
-	for first := 0; first < t.Ranks/t.Slabs; first += t.Depth {
+	for first := 0; first < t.Ranks/t.Width; first += t.Depth {
 		for _, p := range places {
-			for k := range slabs {
-				ranks = append(ranks, (first+p)*t.Slabs+slab+k)
+			for at := (first + p) * t.Width; at < (first+p+1)*t.Width; at += t.Slabs { // a part of the sequences
+				for k := range slabs {
+					ranks = append(ranks, at+slab+k)
+				}
 			}
 		}
 	}
@@ -247,10 +253,7 @@ func (pl *Plan) Sequences() int {
 // Partners returns the number of ranks that send each other messages: ranks 0 to Partners()-1, and so on. Others do the
 // same with other sequences and shards.
 func (pl *Plan) Partners() int {
-	if pl.Pipeline == nil {
-		return pl.PerSequence()
-	}
-	return pl.Depth() * pl.Sharers()
+	return pl.Depth() * pl.PerSequence()
 }
 
 // Ordered reports for each chunk whether its ranks run their work in the same order, so
@@ -279,8 +282,8 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	switch n := pl.Parts(); {
 	case pl.Sequence < 0 || pl.Ranks%n != 0:
 		return fmt.Errorf("plan: %d ranks cannot be divided into groups of %d that share a sequence; hint: set sequence to a divisor of ranks", pl.Ranks, pl.Sequence)
-	case n > 1 && p != nil:
-		return errors.New("plan: the ranks of a pipeline cannot share sequences; hint: leave out pipeline or sequence")
+	case n > 1 && p != nil && p.Slices != 1:
+		return errors.New("plan: ranks cannot share sequences that are cut into slices; hint: use a schedule without slices, or leave out sequence")
 	}
 	switch n := pl.Sharers(); {
 	case pl.Tensor < 0 || pl.Ranks%n != 0:
@@ -294,8 +297,8 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	switch {
 	case model.Crosses(g.Model):
 		return fmt.Errorf("plan: layers of %s read more of those below than what the ranks of a pipeline send; hint: leave out pipeline", g.Model.Family)
-	case p.Ranks < 1 || pl.Ranks%(p.Ranks*pl.Sharers()) != 0:
-		return fmt.Errorf("plan: pipelines of %d ranks, %d of which share each matrix, cannot be formed from %d ranks; hint: set ranks to a multiple of pipeline.ranks times tensor", p.Ranks*pl.Sharers(), pl.Sharers(), pl.Ranks)
+	case p.Ranks < 1 || pl.Ranks%(p.Ranks*pl.PerSequence()) != 0:
+		return fmt.Errorf("plan: pipelines of %d positions, each with %d ranks to a sequence or matrix, cannot be formed from %d ranks; hint: set ranks to a multiple of pipeline.ranks times sequence times tensor", p.Ranks, pl.PerSequence(), pl.Ranks)
 	case pl.Group != 1:
 		return fmt.Errorf("plan: group is %d, but in a pipeline the schedule gives the order of work; hint: set group to 1", pl.Group)
 	case p.Slices < 1 || p.Slices > g.Seq:

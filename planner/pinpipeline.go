@@ -97,12 +97,16 @@ func (t *Task) checkPipeline(p *search.Pins) error {
 		return nil
 	}
 	switch {
-	case ranks == t.Graph.Shared():
+	case ranks == t.Graph.PerSequence():
 		return spec.Fault(key, fmt.Sprintf("a pipeline needs at least two ranks with other layers, but all %d ranks have the same; hint: set ranks", ranks))
 	case model.Crosses(t.Graph.Model):
 		return spec.Fault(key, fmt.Sprintf("layers of %s read keys and values, or rows, of layers below that the ranks of a pipeline do not send; hint: leave out the pipeline", t.Graph.Model.Family))
-	case t.Graph.Parts() > 1:
-		return spec.Fault(key, "the ranks of a pipeline cannot share sequences; hint: leave out plan.sequence or the pipeline")
+	case t.Graph.Parts() > 1 && p.Exchange == plan.ExchangeKeys:
+		return spec.Fault(key, fmt.Sprintf("in a pipeline ranks cannot exchange keys, whose messages and the pipeline's would wait for each other; hint: use a plan.exchange of %s, or leave it out", plan.ExchangeHeads))
+	case t.Graph.Parts() > 1 && !graph.ExchangesHeads(t.Graph, p.KVParts):
+		return spec.Fault(key, fmt.Sprintf("in a pipeline ranks that share sequences exchange heads, and those of each layer cannot be divided among %d; hint: leave out plan.sequence or the pipeline", t.Graph.Parts()))
+	case t.Graph.Parts() > 1 && (p.Slices > 1 || p.Schedule == "seq1f1b"):
+		return spec.Fault(key, "ranks cannot share sequences that are cut into slices; hint: leave out plan.sequence or plan.slices")
 	case p.Pipeline == 1:
 		return spec.Fault("plan.pipeline", "1 means no pipeline, but other keys of `plan` configure one; hint: leave out either")
 	case p.Group > 1:
@@ -110,7 +114,7 @@ func (t *Task) checkPipeline(p *search.Pins) error {
 	case p.Policy != "":
 		return spec.Fault("plan.policy", "activation policies do not work with pipelines; hint: leave out plan.policy or the pipeline")
 	}
-	if err := search.PossiblePipeline(p, ranks/t.Graph.Shared(), spec.GlobalBatch); err != nil {
+	if err := search.PossiblePipeline(p, ranks/t.Graph.PerSequence(), spec.GlobalBatch); err != nil {
 		return spec.Fault(key, err.Error())
 	}
 	return nil

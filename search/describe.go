@@ -27,7 +27,7 @@ func describePipeline(c *Candidate) string {
 	if p.Slices > 1 {
 		fmt.Fprintf(&b, " in %d slices", p.Slices)
 	}
-	if n := c.Plan.Replicas() / c.Plan.Sharers(); n > 1 {
+	if n := c.Plan.Replicas() / c.Plan.PerSequence(); n > 1 {
 		fmt.Fprintf(&b, ", %d replicas with different sequences", n)
 	}
 	fmt.Fprintf(&b, "; ranks do not compute in %.1f %% of the step\n", 100*c.Idle())
@@ -58,7 +58,7 @@ func describeSharing(c *Candidate) string {
 	if sharers > 1 {
 		fmt.Fprintf(&b, ", each with the %d ranks that have its matrices", sharers)
 	}
-	if groups := c.Plan.Ranks / c.Plan.PerSequence(); groups > 1 {
+	if groups := c.Plan.Ranks / c.Plan.PerSequence(); groups > 1 && c.Plan.Pipeline == nil {
 		fmt.Fprintf(&b, "; %d groups of ranks have different sequences", groups)
 	}
 	b.WriteString("\n")

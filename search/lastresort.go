@@ -161,8 +161,8 @@ func frugalestPipeline(ctx context.Context, p *problem) (frugal *Candidate, err 
 // problem with ample memory has.
 func frugalPipelineOf(ctx context.Context, p, ample *problem) (frugal *Candidate, err error) {
 	known := newEstimates(ample)
-	for depth := 2; depth <= min(p.copies, len(p.graph.Segments)); depth++ {
-		if pin := p.req.Pins.Pipeline; p.copies%depth != 0 || pin != 0 && pin != depth {
+	for depth := 2; depth <= min(positions(p), len(p.graph.Segments)); depth++ {
+		if pin := p.req.Pins.Pipeline; positions(p)%depth != 0 || pin != 0 && pin != depth {
 			continue
 		}
 		for _, sh := range shapesOf(known, depth, nil) {

@@ -86,7 +86,7 @@ const (
 
 // inPipelines returns how many more instructions of pipelines may be lowered, once there is a plan.
 func inPipelines(p *problem) int {
-	if p.copies == 1 || p.req.Pins.Pipeline == 1 || p.req.Sketch {
+	if positions(p) == 1 || p.req.Pins.Pipeline == 1 || p.req.Sketch {
 		return 0
 	}
 	return max(min(effort*p.ranks, mostEffort)-p.told.pipelined, 0)
@@ -125,11 +125,14 @@ func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist,
 	return searchPipelines(ctx, p, found, of)
 }
 
-// searchPipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that
-// they leave fits, the tasks that they ruled out are tried too.
+// positions returns how many positions there are in all pipelines, each of as many ranks as compute with a sequence.
+func positions(p *problem) int { return p.ranks / p.graph.PerSequence() }
+
+// searchPipelines tries pipelines of all depths; where ranks share sequences, only if one is asked for. Estimates of memory are sometimes too
+// low: if none of the tasks that they leave fits, the tasks that they ruled out are tried too.
 func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (shortlist, error) {
 	pins := &p.req.Pins
-	if p.copies == 1 || p.graph.Parts() > 1 || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || model.Crosses(p.graph.Model) || pins.Policy != "" {
+	if positions(p) == 1 || p.graph.Parts() > 1 && !pins.pipelined() || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || model.Crosses(p.graph.Model) || pins.Policy != "" {
 		return found, nil
 	}
 	known := newEstimates(p)
@@ -149,8 +152,8 @@ func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (
 // asked for, are not dominated; those that seem fastest come first.
 func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool) (tasks []*task, err error) {
 	p, pin := known.p, known.p.req.Pins.Pipeline
-	for depth := 2; depth <= min(p.copies, len(p.graph.Segments)); depth++ {
-		if p.copies%depth != 0 || pin != 0 && pin != depth {
+	for depth := 2; depth <= min(positions(p), len(p.graph.Segments)); depth++ {
+		if positions(p)%depth != 0 || pin != 0 && pin != depth {
 			continue
 		}
 		p.told.say(fmt.Sprintf("%s: pipelines of %d ranks", planning, depth), found)
@@ -214,9 +217,9 @@ func tryTasks(ctx context.Context, p *problem, found shortlist, tasks []*task, o
 // shapesOf lists the pipelines of a depth.
 func shapesOf(known *estimates, depth int, found shortlist) (list []*shape) {
 	p, pin := known.p, known.p.req.Pins.MicroBatch
-	replicas := p.copies / depth
-	batch := p.req.GlobalBatch / p.graph.Shared() / replicas
-	if batch*p.graph.Shared()*replicas != p.req.GlobalBatch {
+	replicas := positions(p) / depth
+	batch := p.req.GlobalBatch / p.graph.PerSequence() / replicas
+	if batch*p.graph.PerSequence()*replicas != p.req.GlobalBatch {
 		return nil
 	}
 	for b := batch; b >= 1; b-- {
@@ -378,6 +381,7 @@ func (t *task) plan(st style) (*plan.Plan, error) {
 	if t.sequence != nil {
 		pl.Pipeline.Order = t.sequence.Text()
 	}
+	t.p.req.setExchange(pl, choice{heads: true}, t.p.machine.Capacity[device.DeviceTier])
 	ordered, err := pl.Ordered(t.p.graph)
 	if err != nil {
 		return nil, err
@@ -400,8 +404,8 @@ func (t *task) plan(st style) (*plan.Plan, error) {
 	return pl, nil
 }
 
-// lowerPlace lowers the ranks at a place of the pipeline: one, or as many as share matrices, whose programs are alike. nil if nothing
-// fits.
+// lowerPlace lowers the ranks at a place of the pipeline: one, or as many as share matrices or sequences, whose programs are alike. nil if
+// nothing fits.
 func (t *task) lowerPlace(ctx context.Context, pl *plan.Plan, place int) (list []*program.Program, err error) {
 	first, err := t.lowerLeast(ctx, pl, place)
 	if err != nil || first == nil {
@@ -409,7 +413,7 @@ func (t *task) lowerPlace(ctx context.Context, pl *plan.Plan, place int) (list [
 	}
 	list, opt := []*program.Program{first}, t.p.req.Options
 	opt.Capacity, opt.Reject = t.p.machine.Capacity, true
-	for len(list) < t.p.graph.Shared() {
+	for len(list) < t.p.graph.PerSequence() {
 		opt.Rank = first.Rank + len(list)
 		p, err := lower.Lower(ctx, t.p.graph, pl, opt)
 		if err != nil || !p.Fits() {
@@ -434,7 +438,7 @@ func (t *task) lowerLeast(ctx context.Context, pl *plan.Plan, place int) (best *
 	layers = slices.Compact(layers) // both directions have the same policy
 	list := ladderOf(len(layers), t.p.recomputations(t.variant))
 	opt := t.p.req.Options
-	opt.Capacity, opt.Reject, opt.Rank = t.p.machine.Capacity, true, place*t.p.graph.Shared()
+	opt.Capacity, opt.Reject, opt.Rank = t.p.machine.Capacity, true, place*t.p.graph.PerSequence()
 	set := func(keep []plan.Retention) {
 		for i, l := range layers {
 			pl.Activations[l] = keep[i]

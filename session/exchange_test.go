@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // exchanging is a plan for ranks that exchange heads, with half of a rank's heads at a time where they are even.
@@ -128,5 +130,48 @@ func TestExchangeChangesNothing(t *testing.T) {
 				part.proveAlike(t, pl)
 			})
 		}
+	}
+}
+
+// TestPartsInPipelines: a pipeline of ranks that share sequences trains with the bits of ranks that share sequences without one, under every
+// schedule in which each rank's sums over micro-batches are its own; and each rank receives its part of a pipeline's messages, and the heads
+// of its own layers only.
+func TestPartsInPipelines(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	const micros, depth, n = 4, 2, 2
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+	f.deepen(t, 4, micros)
+	part := f.shared(t, n)
+	alone := plan.Plain(part.graph, micros)
+	alone.Exchange = plan.ExchangeHeads
+	_, plain := part.train(t, alone, 2)
+	for _, name := range testkit.Sample([]string{"1f1b", "zb-h1", "chimera", "interleaved", "breadth-first", "zb-v", "gpipe", "bitpipe"}, 1, 3) {
+		t.Run(name, func(t *testing.T) {
+			pl, home := pipelined(t, part, name, depth, micros)
+			pl.Ranks, pl.Exchange = depth*n, plan.ExchangeHeads
+			_, got := part.train(t, pl, 2)
+			if s, err := schedule.Generate(name, schedule.Request{Ranks: depth, Micros: micros, Slices: 1, Costs: schedule.DefaultCosts()}); err != nil || s.Directions() > 1 {
+				near(t, got, trace{losses: plain.losses, norms: plain.norms})
+				return
+			}
+			same(t, trace{losses: got.losses, norms: got.norms}, trace{losses: plain.losses, norms: plain.norms})
+			stream := int64(len(f.tokens) / n * f.graph.Model.Width * 4)
+			for r := range pl.Ranks {
+				layers := 0
+				for s, at := range home {
+					if at == r/n && s > 0 && s <= f.graph.Model.Layers {
+						layers++
+					}
+				}
+				if want := 2 * stream * int64(received(name, depth, r/n)); got.network[r][graph.Recv] != want {
+					t.Errorf("rank %d receives messages of %d bytes, want %d", r, got.network[r][graph.Recv], want)
+				}
+				all := plain.network[r%n][graph.AllToAll] / int64(f.graph.Model.Layers) // of a layer
+				if want := all * int64(layers); got.network[r][graph.AllToAll] != want {
+					t.Errorf("rank %d receives heads of %d bytes, want %d", r, got.network[r][graph.AllToAll], want)
+				}
+			}
+			part.proveAlike(t, pl)
+		})
 	}
 }

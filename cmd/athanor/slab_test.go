@@ -12,7 +12,7 @@ import (
 )
 
 // TestSharedPipeline: a run whose ranks share matrices in a pipeline reaches on each of them the bytes that the plan says, its losses
-// are those of one rank up to the order of sums, and it goes on with other degrees of both.
+// are those of one rank up to the order of sums, and it goes on with other degrees of both, and of sequences.
 func TestSharedPipeline(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", "save_every: 2")
@@ -32,7 +32,7 @@ func TestSharedPipeline(t *testing.T) {
 		}
 	}
 	near()
-	for _, other := range testkit.Sample([][]string{{"ranks=4", "plan.sequence=2", "plan.tensor=2"}, {"ranks=2", "plan.tensor=2"}, {"ranks=2", "plan.pipeline=2"}, {}}, 1, 1) {
+	for _, other := range testkit.Sample([][]string{{"ranks=8", "plan={sequence: 2, tensor: 2, pipeline: 2}"}, {"ranks=4", "plan={sequence: 2, pipeline: 2}"}, {"ranks=4", "plan.sequence=2", "plan.tensor=2"}, {"ranks=2", "plan.tensor=2"}, {"ranks=2", "plan.pipeline=2"}, {}}, 1, 1) {
 		check(t, os.RemoveAll(dir+"/run/checkpoint-4"))
 		call(append([]string{"train", file}, other...)...).must(t, 0, "checkpoint-2")
 		near()

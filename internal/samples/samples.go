@@ -271,8 +271,11 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	switch {
 	case p != nil && p.Slices > 1:
 		seq, dt = 24, graph.F32
-	case p == nil && rng.IntN(2) == 0:
+	case (p == nil || p.Ranks <= 4) && rng.IntN(2) == 0:
 		shared := [][2]int{{8, 2}, {64, 2}, {32, 2}, {256, 4}}[rng.IntN(4)]
+		if p != nil {
+			shared[1] = 2
+		}
 		seq, share = shared[0], shared[1]
 		for seq%(2*share*graph.SliceUnit(seq)) != 0 {
 			seq *= 2
@@ -301,7 +304,7 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		}
 		pl.MicroBatch = 1 + rng.IntN(2)
 	default:
-		pl.Ranks = p.Ranks * (1 + rng.IntN(2))
+		pl.Ranks = p.Ranks * share * (1 + rng.IntN(2))
 		pl.MicroBatch = 1 + rng.IntN(2)/p.Slices
 	}
 	pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]

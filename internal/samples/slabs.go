@@ -66,9 +66,9 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	}
 }
 
-// drawExchange has ranks that share sequences exchange heads, in half of the plans in which they can.
+// drawExchange has ranks that share sequences exchange heads, in half of the plans in which they can, and in a pipeline in all.
 func drawExchange(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
-	if g.Parts() > 1 && graph.ExchangesHeads(g, pl.KVParts) && rng.IntN(2) == 0 {
+	if g.Parts() > 1 && graph.ExchangesHeads(g, pl.KVParts) && (pl.Pipeline != nil || rng.IntN(2) == 0) {
 		pl.Exchange = plan.ExchangeHeads
 	}
 }
