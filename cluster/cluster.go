@@ -30,5 +30,7 @@
 // sends the rows of the batch. Each process writes to checkpoints what its ranks hold, and reads it from there, if it has the
 // run's folder; it reads a model's weights if it sees their files.
 //
-// Known weakness: rank 0 reads the text, and calls that are timed before there is a plan are said one by one.
+// Known weakness: rank 0 reads the text; calls that are timed before there is a plan are said one by one; and of matrices whose
+// columns ranks divide, or that files order otherwise, rank 0 gathers and writes what others hold, since their rows would be
+// written by several hosts in turn.
 package cluster

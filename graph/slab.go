@@ -340,6 +340,29 @@ func (s Slab) Put(whole, slab []float32, k int) {
 	s.runs(k, func(at, from, n int) { copy(whole[from:from+n], slab[at:at+n]) })
 }
 
+// Locate returns which slab has element i of the whole, at which index, and how many elements it has from there on that follow
+// each other in the whole, too.
+func (s Slab) Locate(i int) (k, at, n int) {
+	scale, first := s.Cols, 0
+	if !s.ByRows {
+		scale, first = 1, i/s.Cols*s.Cols
+		at = i / s.Cols * (s.Cols / s.Parts)
+	}
+	for _, band := range s.Bands {
+		own := band / s.Parts * scale // of each slab
+		if into := i - first; into < band*scale {
+			k = into / own
+			return k, at + into%own, own - into%own
+		}
+		at, first = at+own, first+band*scale
+	}
+	return 0, 0, 0 // there is no such element
+}
+
+// InRuns reports whether the elements of a slab that follow each other in the whole are so many that each rank can write its
+// own to a file: if bands are of rows, or there is one row.
+func (s Slab) InRuns() bool { return s.ByRows || s.Rows == 1 }
+
 // runs visits the runs of consecutive elements of slab k: n of them, from index at on in the slab and from index from on in
 // the whole.
 func (s Slab) runs(k int, visit func(at, from, n int)) {

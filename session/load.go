@@ -22,9 +22,12 @@ import (
 const pieceElems = 8 * initialBlock
 
 // InParts reports whether parts of parameter i can be read and written by themselves.
-func InParts(g *graph.Graph, i int) bool {
+func InParts(g *graph.Graph, i int) bool { return AsInFiles(g, i) && !g.Divided(i) }
+
+// AsInFiles reports whether ranks hold parameter i, or what they have of it, in the order of files and as numbers.
+func AsInFiles(g *graph.Graph, i int) bool {
 	p := &g.Params[i]
-	return !(p.Reordered() || p.NF4 || p.Unit > 0 || p.State && g.Stored(i).Rows > 1 || g.Divided(i))
+	return !(p.Reordered() || p.NF4 || p.Unit > 0 || p.State && g.Stored(i).Rows > 1)
 }
 
 // piece returns the most elements of a parameter that are loaded at once.

@@ -152,13 +152,19 @@ func (v *Savers) Begin(ctx context.Context, bytes int64) error {
 			if MomentOf(v.session, i, kind).Packed() { // this process writes them
 				continue
 			}
-			for s := (device.StateRange{Param: i, Kind: kind, As: graph.F32, N: int(p.Elems())}); s.N > 0; {
-				part := s
-				rank, alone := v.holder(&part)
-				if alone {
-					v.bytes[v.process[rank]] += int64(part.Bytes())
+			slab, divided := v.session.Graph.Slab(i)
+			if divided && !slab.InRuns() { // likewise
+				continue
+			}
+			for k := range slab.Parts {
+				for s := (device.StateRange{Param: i, Kind: kind, As: graph.F32, N: int(p.Elems()) / slab.Parts}); s.N > 0; {
+					part := s
+					rank, alone := v.holder(&part, k)
+					if alone {
+						v.bytes[v.process[rank]] += int64(part.Bytes())
+					}
+					s.First, s.N = s.First+part.N, s.N-part.N
 				}
-				s.First, s.N = s.First+part.N, s.N-part.N
 			}
 		}
 	}
@@ -234,9 +240,28 @@ func (v *Savers) fill(rank int, file string, offset int64, all device.StateRange
 
 // Write writes a range of a parameter of which parts can be read, or has others write it.
 func (v *Savers) Write(to safetensors.Divided, s device.StateRange) error {
+	return v.writeSlab(to, s, 0)
+}
+
+// WriteDivided is Write for a parameter that ranks divide in runs, see graph.Slab.
+func (v *Savers) WriteDivided(to safetensors.Divided, s device.StateRange) error {
+	slab, _ := v.session.Graph.Slab(s.Param)
+	for at, end := s.First, s.First+s.N; at < end; at += s.N {
+		var k int
+		k, s.First, s.N = slab.Locate(at)
+		s.N = min(s.N, end-at, pieceElems)
+		if err := v.writeSlab(to, s, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeSlab writes a range of a slab, of which there is one if ranks do not divide the parameter.
+func (v *Savers) writeSlab(to safetensors.Divided, s device.StateRange, slab int) error {
 	for s.N > 0 {
 		part := s
-		rank, alone := v.holder(&part)
+		rank, alone := v.holder(&part, slab)
 		if rank < 0 {
 			return fmt.Errorf("no rank holds element %d of parameter %s", s.First, v.session.Graph.Params[s.Param].Name)
 		}
@@ -252,12 +277,15 @@ func (v *Savers) Write(to safetensors.Divided, s device.StateRange) error {
 	return nil
 }
 
-// holder returns who writes the first elements of a range, and whether no other process has them, and cuts the range off
+// holder returns who writes the first elements of a range of a slab, and whether no other process has them, and cuts the range off
 // after those; -1: nobody has them.
-func (v *Savers) holder(s *device.StateRange) (rank int, alone bool) {
+func (v *Savers) holder(s *device.StateRange, slab int) (rank int, alone bool) {
 	rank, alone = -1, true
 	n, next := 0, s.N // next: elements before another process may have them
 	for r, p := range v.process {
+		if !v.session.holds(r, s.Param, slab) {
+			continue
+		}
 		e := v.session.ranks[r].engines[0]
 		held := e.HeldFrom(s.Param, s.Kind, s.First)
 		switch {

@@ -1,12 +1,14 @@
 package session
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -37,8 +39,17 @@ func (e *elsewhere) Info() device.Info { return device.Info{Host: e.host} }
 
 func (e *elsewhere) Shares(string, string) (bool, error) { return !e.without, nil }
 
-func (e *elsewhere) Save(_ int, _ string, offset int64, s device.StateRange) {
+func (e *elsewhere) Save(_ int, name string, offset int64, s device.StateRange) {
 	e.begun = append(e.begun, s)
+	if e.arenas == nil {
+		return
+	}
+	values := make([]byte, s.Bytes())
+	file, err := os.OpenFile(filepath.Join(e.dir, name), os.O_WRONLY, 0)
+	if err = errors.Join(err, e.arenas.ReadState(s, values)); err == nil {
+		_, err = file.WriteAt(values, offset)
+	}
+	e.fails = errors.Join(e.fails, err, file.Close())
 }
 
 func (e *elsewhere) Fill(_ int, file string, offset int64, s device.StateRange) {
@@ -237,5 +248,84 @@ func TestFill(t *testing.T) {
 			s.Close()
 			check(t, CloseAll(devices))
 		}
+	}
+}
+
+// dividedFile is a file of which other processes write parts.
+type dividedFile struct {
+	*os.File
+	at, left int64
+}
+
+func (f *dividedFile) Write(p []byte) (int, error) {
+	n, err := f.WriteAt(p, f.at)
+	f.at += int64(n)
+	return n, err
+}
+
+func (f *dividedFile) Leave(n int64, begin func(file string, offset int64) func() (uint32, error)) error {
+	begin("file", f.at)
+	f.at, f.left = f.at+n, f.left+n
+	return nil
+}
+
+// TestSaversDivided: of parameters that ranks divide in runs, each process writes its own elements, and together they are those that
+// are read through one process, whole and part by part.
+func TestSaversDivided(t *testing.T) {
+	r := testkit.Rand(t)
+	names := slices.DeleteFunc(slices.Clone(slabNames), func(name string) bool { return strings.Contains(name, "lora") })
+	for _, name := range testkit.Sample(names, 2, 40) {
+		one, n := slabCase(t, r, name)
+		f := one.slabs(t, n)
+		pl := plan.Plain(f.graph, 1)
+		pl.Ranks = n
+		pl.Cache = pl.CacheNeeded(f.graph)
+		devices, ps := cpu.OpenRanks(cpu.Options{Workers: 1}, n), f.lower(t, pl)
+		dir := t.TempDir()
+		for i := 1; i < n; i++ {
+			e := &elsewhere{Device: devices[i].(*cpu.Device), host: fmt.Sprint("host", i), dir: dir}
+			var err error
+			e.arenas, err = exec.NewArenas(ps[i], e.Device)
+			check(t, err)
+			devices[i] = e
+		}
+		s, err := Open(f.graph, devices, ps)
+		check(t, err)
+		check(t, s.Load(f.read))
+		check(t, os.WriteFile(dir+"/file", nil, 0o644))
+		v, _, err := NewSavers(s, dir, "file")
+		check(t, err)
+		check(t, v.Begin(t.Context(), 1<<20))
+		runs := 0
+		for i, p := range f.graph.Params {
+			slab, divided := f.graph.Slab(i)
+			if !divided || !slab.InRuns() || !AsInFiles(f.graph, i) {
+				continue
+			}
+			file, err := os.OpenFile(dir+"/file", os.O_RDWR|os.O_TRUNC, 0)
+			check(t, err)
+			to := &dividedFile{File: file}
+			cut := r.IntN(int(p.Elems()))
+			for _, part := range [][2]int{{0, cut}, {cut, int(p.Elems()) - cut}} {
+				check(t, v.WriteDivided(to, device.StateRange{Param: i, As: graph.F32, First: part[0], N: part[1]}))
+			}
+			want := make([]float32, p.Elems())
+			check(t, s.Read(i, optimizer.Weights, want))
+			var text bytes.Buffer
+			check(t, safetensors.WriteFloat32(&text, safetensors.F32, want))
+			if got, err := os.ReadFile(dir + "/file"); err != nil || !bytes.Equal(got, text.Bytes()) {
+				t.Errorf("%s, %d ranks: %s differs, %v", name, n, p.Name, err)
+			}
+			if share := 4 * p.Elems() / int64(slab.Parts); slab.Alike == 1 && to.left != 4*p.Elems()-share {
+				t.Errorf("%s, %d ranks: others write %d bytes of %s, which has %d", name, n, to.left, p.Name, 4*p.Elems())
+			}
+			check(t, file.Close())
+			runs++
+		}
+		if runs == 0 {
+			t.Errorf("%s: no parameter is divided in runs", name)
+		}
+		s.Close()
+		check(t, CloseAll(devices))
 	}
 }

@@ -181,6 +181,8 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		data = func(w io.Writer) error {
 			return inPieces(part, func(at, n int) error { return r.writeOriginal(w, i, at, n, as) })
 		}
+	case r.inRuns(i):
+		data = func(w io.Writer) error { return r.writeRuns(w, i, part, as) }
 	case p.Reordered() || r.run.Setup.Graph.Divided(i) || r.run.Setup.rounded(p) || p.Unit > 0:
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
@@ -265,6 +267,26 @@ func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safet
 		r.whole = i + 1
 	}
 	return writeExactly(w, as, r.values[part.First:][:part.Elems()])
+}
+
+// inRuns reports whether ranks divide a parameter so that each can write its own elements, as they are in files.
+func (r *stateReader) inRuns(i int) bool {
+	p := &r.run.Setup.Graph.Params[i]
+	slab, divided := r.run.Setup.Graph.Slab(i)
+	return divided && slab.InRuns() && session.AsInFiles(r.run.Setup.Graph, i) && !r.run.Setup.rounded(*p)
+}
+
+// writeRuns writes a parameter that ranks divide in runs, or has other processes write what they have of it.
+func (r *stateReader) writeRuns(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
+	to, ok := w.(safetensors.Divided)
+	if !ok || r.run.savers == nil {
+		return r.writeWhole(w, i, part, as)
+	}
+	s := device.StateRange{Param: i, Kind: r.kind, As: graph.F32, First: part.First, N: part.Elems()}
+	if as == safetensors.BF16 {
+		s.As = graph.BF16
+	}
+	return r.run.savers.WriteDivided(to, s)
 }
 
 // writeExactly writes values in a type that loses nothing of them.

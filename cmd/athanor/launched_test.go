@@ -96,6 +96,7 @@ func TestLaunched(t *testing.T) {
 		{2, []string{"ranks=2", "plan={pipeline: 2}"}},
 		{2, []string{"ranks=4", "plan={pipeline: 2}"}},
 		{2, []string{"ranks=2", "plan={sequence: 2}"}},
+		{2, []string{"ranks=2", "plan={tensor: 2}"}},
 	}, 0, 1) {
 		one, several := fmt.Sprint(dir, "/one", i), fmt.Sprint(dir, "/several", i)
 		call(append([]string{"train", file, "out=" + one}, c.args...)...).must(t, 0)
