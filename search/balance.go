@@ -285,11 +285,21 @@ func (b *balancing) tryMoves(ctx context.Context, moves []spend, within int) err
 	return nil
 }
 
-// tryMove tries a change with the least recomputation that then fits, to within some
-// rungs.
+// tryMove tries a change with the least recomputation that then fits, to within some rungs, and takes what is faster.
 func (b *balancing) tryMove(ctx context.Context, d spend, within int) (better bool, err error) {
+	c, err := b.move(ctx, d, within)
+	if err != nil || c == nil || c.Seconds() >= b.best.Seconds()*(1-1e-6) {
+		return false, err
+	}
+	b.best = c
+	return true, nil
+}
+
+// move returns the candidate with a change and the least recomputation that then fits, to within some rungs; nil if none does,
+// or the change is not to be had.
+func (b *balancing) move(ctx context.Context, d spend, within int) (*Candidate, error) {
 	if b.p.told.exhausted() {
-		return false, nil
+		return nil, nil
 	}
 	ch := b.best.choice
 	chunks := len(b.best.Plan.Chunks)
@@ -303,31 +313,24 @@ func (b *balancing) tryMove(ctx context.Context, d spend, within int) (better bo
 	if d.grads {
 		other, ok := otherGrads(b.p, ch.r)
 		if ch.r = other; !ok {
-			return false, nil
+			return nil, nil
 		}
 	}
 	switch {
 	case ch.residents < 0 || ch.residents > chunks || ch.st.spare < 0 || ch.st.spare > int64(chunks) || ch.st.prefetch < 1:
-		return false, nil
+		return nil, nil
 	case ch.streamed < 0 || ch.streamed > updateParts || d.updates != 0 && b.p.req.Pins.Update != "":
-		return false, nil
+		return nil, nil
 	case d.residents != 0 && ch.r.state == device.DeviceTier, (d.spare != 0 || d.prefetch != 0) && !cached:
-		return false, nil
+		return nil, nil
 	case d.prefetch != 0 && b.p.req.Pins.Prefetch > 0, d.head != 0 && (b.p.req.Pins.HeadRows > 0 || ch.st.headRows == b.best.choice.st.headRows):
-		return false, nil
+		return nil, nil
 	}
 	c, err := b.leastRecomputation(ctx, ch, within)
 	if err != nil || c == nil {
-		return false, err
+		return nil, err
 	}
-	if err := c.simulate(b.p.machine); err != nil {
-		return false, err
-	}
-	if c.Seconds() >= b.best.Seconds()*(1-1e-6) {
-		return false, nil
-	}
-	b.best = c
-	return true, nil
+	return c, c.simulate(b.p.machine)
 }
 
 // resizeHead returns the number of head rows that is |by| sizes larger or smaller. A change by a single size may

@@ -19,8 +19,11 @@ import (
 // Example: 20 billion parameters on two GPUs. Of five, the third at first is the first after runs of half the layers;
 // the two that were ahead of it gain nothing.
 //
-// Known weakness: cutting layers gains up to a twentieth and comes last, so the race does not see it; and who has gained much but
-// is not the fastest takes no second turn, even where effort is left.
+// Which optimum is near depends on the prefetch distance, by up to a twentieth of the step. So with the effort that is left the
+// candidates of the race begin anew, a unit farther or nearer in the same memory.
+//
+// Known weakness: cutting layers gains up to a twentieth and comes last, so the race does not see it; and little effort is
+// left where programs are long.
 
 // polishing is a candidate that is being polished.
 type polishing struct {
@@ -39,10 +42,11 @@ func newPolishing(r *refinement) *polishing {
 func polish(ctx context.Context, p *problem, found shortlist, list []*Candidate) (shortlist, error) {
 	const most, finalists = 5, 2
 	shortFirst(list, itself, (*Candidate).Seconds)
+	var starts []*Candidate
 	var field []*polishing
 	for _, c := range list[:min(len(list), most)] {
 		if r := newRefinement(p, c); !r.needless(found) && c.promise() <= behind*found[0].Seconds() {
-			field = append(field, newPolishing(r))
+			field, starts = append(field, newPolishing(r)), append(starts, c)
 		}
 	}
 	current := func(c *polishing) *Candidate { return c.best }
@@ -69,7 +73,52 @@ func polish(ctx context.Context, p *problem, found shortlist, list []*Candidate)
 			}
 		}
 	}
+	return polishTwins(ctx, p, found, starts)
+}
+
+// polishTwins polishes the candidates with other prefetch distances, where something is recomputed that might be swapped.
+func polishTwins(ctx context.Context, p *problem, found shortlist, of []*Candidate) (shortlist, error) {
+	const worthwhile = 1e-2
+	if found[0].Repeated() < worthwhile {
+		return found, nil
+	}
+	for _, c := range of {
+		for _, d := range []int{1, -1} {
+			twin, err := prefetchTwin(ctx, p, c, d)
+			if err != nil {
+				return nil, err
+			}
+			if twin == nil {
+				continue
+			}
+			t := newPolishing(newRefinement(p, twin))
+			if err := t.finish(ctx); err != nil {
+				return nil, err
+			}
+			found = found.add(t.best)
+		}
+	}
 	return found, nil
+}
+
+// prefetchTwin returns a candidate that prefetches farther by some units, in about the same memory, which it then divides
+// anew; nil if none fits.
+func prefetchTwin(ctx context.Context, p *problem, c *Candidate, by int) (*Candidate, error) {
+	const step = 4
+	if p.req.Pins.dividesMemory() {
+		return nil, nil
+	}
+	b := newBalancing(p, c)
+	twin, err := b.move(ctx, spend{prefetch: by, spare: -int64(by)}, 1)
+	if err != nil || twin == nil {
+		return nil, err
+	}
+	b.best = twin
+	if err := b.moveMemory(ctx, step); err != nil {
+		return nil, err
+	}
+	err = b.moveBy(ctx, 1) // what the first units of memory could not take, the last may
+	return b.best, err
 }
 
 // tryNextMoves tries changes to the runs of layers that are next.
