@@ -25,11 +25,19 @@ func TestStartText(t *testing.T) {
 			t.Errorf("no %q in %s", want, cpu)
 		}
 	}
+	if strings.Contains(cpu, "gpus-per-node") {
+		t.Errorf("asks for GPUs: %s", cpu)
+	}
 	_, file := tiny(t)
 	for hosts, says := range map[string]bool{"hardware.hosts=2": true, "hardware.hosts=1": false} {
 		out := call("plan", file, "hardware.name=a100-80", "ranks=2", hosts, "plan.pipeline=1").must(t, 0).stdout
 		if strings.Contains(out, "srun ") != says {
 			t.Errorf("%s: %s", hosts, out)
+		}
+		for what, is := range map[string]bool{"between ranks 235": true, "between hosts": says, "device memory ": true, "host to device 25,": true} {
+			if strings.Contains(out, what) != is {
+				t.Errorf("%s: %q: %v, in %s", hosts, what, !is, out)
+			}
 		}
 		if !strings.Contains(out, "limits are those of one rank") {
 			t.Errorf("%s: whose limits are they? %s", hosts, out)

@@ -284,6 +284,7 @@ func (p *planned) print(c *cli.Context) {
 	if p.spec().Ranks > 1 {
 		c.Text("limits are those of one rank; the keys limits.host and limits.disk are for all ranks together, on all hosts\n")
 	}
+	p.sayAssumed(c)
 	p.sayStart(c)
 	fmt.Fprintln(c.Stdout)
 }
