@@ -187,7 +187,7 @@ func TestHalved(t *testing.T) {
 // that has read nothing before.
 func TestKeep(t *testing.T) {
 	ctx := context.Background()
-	for _, dir := range testkit.Sample([]string{"llama-tiny", "mistral-tiny", "gpt2-tiny", "qwen35-tiny", "lfm2-tiny", "granite-h-tiny"}, 1, 4) {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "mistral-tiny", "gpt2-tiny", "qwen35-tiny", "lfm2-tiny", "granite-h-tiny", "falcon-h1-tiny"}, 1, 4) {
 		f, err := Open("../testdata/torch/" + dir)
 		check(t, err)
 		defer f.Close()

@@ -260,7 +260,7 @@ func (b *builder) embed() int {
 		pos = b.param(b.list[1].Name)
 	}
 	attr := Attr{PosOffset: m.PosOffset()}
-	switch k := cmp.Or(m.Multipliers.Embedding, 1) * m.Stream(); {
+	switch k := cmp.Or(m.Multipliers.Embedding, 1) * cmp.Or(m.Mup.Embedding, 1) * m.Stream(); {
 	case m.ScaledEmbed:
 		attr.Scale = g.DType.Round(math.Sqrt(float64(m.Width)))
 	case k != 1:
@@ -328,16 +328,24 @@ func (b *builder) layer(l, x int) int {
 	for b.list[p.i].Layer != model.LayerSharedBy(m, l) {
 		p.i++
 	}
+	out := fmt.Sprintf("x%d", l+1)
+	if len(m.Halves) > 0 {
+		b.seg.Out = half(b, l, x, out, p)
+		return b.seg.Out
+	}
 	n1 := b.read(name+".norm1", x, p)
 	n2 := n1
 	if m.Parallel && !m.OneNorm() { // here, so that in the backward pass x has the gradient of its sum before the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
-	mid := b.project(name+".mid", b.mix(l, n1, p), p, m.OutBias && model.HasAttention(m, l), x)
+	before := x // the stream that attention adds to
+	if m.Mamba.HasLayer(l) && m.Mamba.Beside {
+		before = b.project(name+".scanned", mamba(b, name, n1, p), p, m.Mamba.Bias, x)
+	}
+	mid := b.project(name+".mid", b.mix(l, n1, p), p, biased(m, l), before)
 	if !m.Parallel {
 		n2 = b.read(name+".norm2", mid, p)
 	}
-	out := fmt.Sprintf("x%d", l+1)
 	if m.PerLayer > 0 {
 		out = name + ".sum"
 	}
@@ -356,6 +364,31 @@ func (b *builder) layer(l, x int) int {
 		b.node(Scale, Attr{}, b.all(b.seg.Out), b.param(model.LayerScaleOf(m, l)))
 	}
 	return b.seg.Out
+}
+
+// half appends a layer that only mixes tokens or is only a feed-forward.
+func half(b *builder, l, x int, out string, p *next) int {
+	n, m := b.read(fmt.Sprintf("h%d.norm", l), x, p), b.m
+	if model.HasMixer(m, l) {
+		return b.project(out, b.mix(l, n, p), p, biased(m, l), x)
+	}
+	f, _ := model.FeedForwardOf(m, l)
+	return b.project(out, b.feedForward(l, n, f, p), p, m.MLPBias, x)
+}
+
+// biased reports whether what mixes tokens in a layer is projected into the stream with a bias.
+func biased(m *model.Model, l int) bool {
+	if model.HasAttention(m, l) {
+		return m.OutBias
+	}
+	return m.Mamba.HasLayer(l) && m.Mamba.Bias
+}
+
+// scaleBy multiplies columns by a constant, in place.
+func scaleBy(b *builder, x Use, by float64) {
+	if by != 1 {
+		b.node(Scale, Attr{Scale: by}, x)
+	}
 }
 
 // read appends the norm, if any, through which attention or feed-forward reads the residual
@@ -535,6 +568,10 @@ func (b *builder) feedForward(l, x, f int, p *next) int {
 		} else {
 			b.linears([]Use{{up, 0, f}, {up, f, 2 * f}}, b.all(x), p, m.MLPBias)
 		}
+		if k := &m.Mup; k.Some() {
+			scaleBy(b, Use{up, 0, f}, k.Gates)
+			scaleBy(b, Use{up, f, 2 * f}, k.Down) // as what is projected into the stream
+		}
 		act = b.tokens(name+".act", f, b.g.DType)
 		b.node(SwiGLU, Attr{Act: b.act}, b.all(act), b.all(up))
 		return act
@@ -559,6 +596,7 @@ func (b *builder) head(x int) {
 	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, since there are fewer numbers than in the logits
 		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
 	}
+	scaleBy(b, b.all(y), cmp.Or(m.Mup.Head, 1))
 	w := b.param(b.list[0].Name)
 	if !m.Tied {
 		b.seg.Params = b.seg.Params[:len(b.seg.Params)-1]

@@ -15,7 +15,7 @@ func (b *builder) mix(l, x int, p *next) int {
 	if b.m.Conv.HasLayer(l) {
 		return convolve(b, name, x, p)
 	}
-	if b.m.Mamba.HasLayer(l) {
+	if b.m.Mamba.HasLayer(l) && !b.m.Mamba.Beside {
 		return mamba(b, name, x, p)
 	}
 	if b.m.Latent.Some() {
@@ -23,6 +23,12 @@ func (b *builder) mix(l, x int, p *next) int {
 		return b.narrow(name, o)
 	}
 	qkv := b.qkv(l, x, p)
+	if k := &b.m.Mup; k.Some() {
+		q, kv := b.m.Heads*b.m.HeadDim, b.m.KVHeads*b.m.HeadDim
+		scaleBy(b, Use{qkv, 0, q}, k.Attention)
+		scaleBy(b, Use{qkv, q, q + kv}, k.Attention*k.Keys)
+		scaleBy(b, Use{qkv, q + kv, q + 2*kv}, k.Attention*k.Mixed) // as attention's results, which the backward pass reads
+	}
 	o, gates := b.attention(l, qkv, p)
 	if !b.m.OutGate {
 		return o

@@ -1,19 +1,32 @@
 package graph
 
-import "github.com/athanor-llm/athanor/model"
+import (
+	"cmp"
+
+	"github.com/athanor-llm/athanor/model"
+)
 
 // mamba appends a layer of Mamba2:
 //
 //	in    = x.w            z | x, b, c | time steps
 //	mixed = silu(conv(in)) of x, b, c
 //	scan                   of mixed and of gates, which the time steps make
-//	normed = norm(silu(z)*scan), by groups
+//	y     = norm(silu(z)*scan), by groups; or the norm is before the gate, or nowhere
 func mamba(b *builder, name string, x int, p *next) int {
 	d, g := &b.m.Mamba, b.g
 	values, mixed := d.Values(), d.Values()+d.Mixed()
-	in := b.tokens(name+".in", mixed+d.Heads, g.DType, values, mixed)
+	cuts, k := []int{values, mixed}, &b.m.Mup
+	if k.Some() {
+		cuts = []int{values, 2 * values, 2*values + d.Groups*d.State, mixed}
+	}
+	in := b.tokens(name+".in", mixed+d.Heads, g.DType, cuts...)
 	b.linear(b.all(in), b.all(x), p, d.Bias, absent)
-	xbc := shortConv(b, name, Use{in, values, mixed}, p, b.act, d.ConvBias)
+	if k.Some() {
+		for i, by := range k.Scans {
+			scaleBy(b, Use{in, append([]int{0}, cuts...)[i], append(cuts, mixed+d.Heads)[i]}, k.Scan*by)
+		}
+	}
+	xbc := shortConv(b, name, Use{in, values, mixed}, p, model.SiLU, d.ConvBias)
 	gates, o := b.tokens(name+".steps", 2*d.Heads, F32), b.tokens(name+".scan", values, g.DType)
 	b.node(TimeSteps, Attr{Least: d.Least, Limit: d.Most}, b.all(gates), Use{in, mixed, mixed + d.Heads}, p.param(), p.param())
 	attr, skip := Attr{Heads: d.Heads, KVHeads: d.Groups, HeadDim: d.State}, p.param()
@@ -25,9 +38,16 @@ func mamba(b *builder, name string, x int, p *next) int {
 		states := b.tokens(name+".states", d.Heads*ScanStateCols(g.Seq, d.State*d.HeadDim), F32)
 		b.node(StateScan, attr, trimmed(b.all(o), b.all(states), b.all(xbc), b.all(gates), skip, b.starts())...)
 	}
-	gated := b.tokens(name+".gated", values, g.DType)
-	b.node(Gate, Attr{Act: model.SiLU}, b.all(gated), Use{in, 0, values}, b.all(o))
-	return normGroups(b, name+".normed", gated, d.Groups, p)
+	if d.Norm == model.NormFirst {
+		o = normGroups(b, name+".normed", o, d.Groups, p)
+	}
+	y := b.tokens(name+".gated", values, g.DType)
+	b.node(Gate, Attr{Act: model.SiLU}, b.all(y), Use{in, 0, values}, b.all(o))
+	if d.Norm == model.NormGated {
+		y = normGroups(b, name+".normed", y, d.Groups, p)
+	}
+	scaleBy(b, b.all(y), cmp.Or(k.Scanned, 1))
+	return y
 }
 
 // normGroups appends a norm of groups of columns, each by itself, whose gains are the columns'.

@@ -12,7 +12,7 @@ import (
 // TestStatesRefused: what is not built for layers that hand states from token to token, such as linear attention and convolutions, is
 // refused with the family's name and a hint.
 func TestStatesRefused(t *testing.T) {
-	for _, name := range []string{"delta", "lfm2", "scan"} {
+	for _, name := range []string{"delta", "lfm2", "scan", "beside", "halves"} {
 		t.Run(name, func(t *testing.T) { checkStatesRefused(t, samples.TinyModels[name]) })
 	}
 }

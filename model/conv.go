@@ -34,7 +34,7 @@ func Remembers(m *Model) bool { return m.Delta.Some() || m.Conv.Some() || m.Mamb
 
 // HasAttention reports whether a layer mixes tokens by attention.
 func HasAttention(m *Model, layer int) bool {
-	return !m.Delta.HasLayer(layer) && !m.Conv.HasLayer(layer) && !m.Mamba.HasLayer(layer)
+	return HasMixer(m, layer) && !m.Delta.HasLayer(layer) && !m.Conv.HasLayer(layer) && (!m.Mamba.HasLayer(layer) || m.Mamba.Beside)
 }
 
 // conv adds the parameters of a convolution, in the order in which a layer reads them.

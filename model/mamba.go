@@ -14,7 +14,18 @@ type Mamba struct {
 	ConvBias      bool    // the convolution has a bias
 	Bias          bool    // so have the products before and after
 	Least, Most   float64 // bounds of time steps; Most 0: none
+	Beside        bool    // attention reads the same as a scan, and adds to the stream what it computes, too
+	Norm          ScanNorm
 }
+
+// ScanNorm says what a scan's results go through besides their gate.
+type ScanNorm uint8
+
+const (
+	NormGated ScanNorm = iota // a norm of what the gate has multiplied, of each group by itself
+	NormFirst                 // a norm before the gate
+	NormNowhere
+)
 
 // Values returns the columns of x, of z, and of what the heads compute.
 func (d *Mamba) Values() int { return d.Heads * d.HeadDim }
@@ -78,6 +89,8 @@ func (b *paramList) mamba(n TensorNames, residual float64) {
 	b.vector(n.MambaRate, d.Heads, Rates)
 	b.vector(n.MambaStep, d.Heads, Ones)
 	b.vector(n.MambaSkip, d.Heads, Ones)
-	b.vector(n.MambaNorm+".weight", d.Values(), Ones)
+	if d.Norm != NormNowhere {
+		b.vector(n.MambaNorm+".weight", d.Values(), Ones)
+	}
 	b.linear(n.MambaOut, d.Values(), m.Width, d.Bias, residual)
 }

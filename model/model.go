@@ -100,10 +100,11 @@ type Model struct {
 	ValueNorm    bool   // each head of values is normalised by itself, without gains
 	OutGate      bool   // what a head of attention computes is multiplied by sigmoids of more outputs of its queries' weight
 	Latent       Latent
-	Delta        Delta // of layers whose attention is linear
-	Conv         Conv  // of layers with a convolution instead of attention
-	Mamba        Mamba // of layers with a scan instead
-	Sinks        bool  // each head has one more score, a parameter, that takes part in the softmax but has no value
+	Delta        Delta  // of layers whose attention is linear
+	Conv         Conv   // of layers with a convolution instead of attention
+	Mamba        Mamba  // of layers with a scan instead
+	Halves       []Half // which parts a layer has, repeated for all layers; nil: both
+	Sinks        bool   // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool // the gains of norms are 1 + weight
 	LayerScale   bool // what a layer computes, residual stream included, is multiplied by a number of its own, which is not trained
@@ -113,6 +114,7 @@ type Model struct {
 	ScaledEmbed bool    // embeddings are multiplied by the square root of Width
 	QueryScalar float64 // scores are divided by its square root; 0: HeadDim
 	Multipliers Multipliers
+	Mup         Mup
 	ScoreCap    float64 // soft bound on attention's scores, see graph.SoftCap; 0: none
 	LogitCap    float64 // likewise on logits
 	Tied        bool
@@ -455,7 +457,7 @@ func (m *Model) Validate() error {
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}
-	if err := cmp.Or(m.Delta.check(m.Family), m.Conv.check(m.Family), m.Mamba.check(m.Family), m.Global.check(m), m.Latent.check(m), m.Lent.check(m), checkPerLayer(m)); err != nil {
+	if err := cmp.Or(m.Delta.check(m.Family), m.Conv.check(m.Family), m.Mamba.check(m.Family), m.Mup.check(m), checkHalves(m), m.Global.check(m), m.Latent.check(m), m.Lent.check(m), checkPerLayer(m)); err != nil {
 		return err
 	}
 	return m.checkRope()

@@ -89,19 +89,23 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 		residual /= math.Sqrt(2 * float64(m.Layers))
 	}
 	b.prefix = prefix
-	if m.Norms.Before() {
+	if m.Norms.Before() && HasMixer(m, b.layer) {
 		b.norm(n.Norm1)
 	}
 	if m.Parallel && !m.OneNorm() { // both norms are read at once
 		b.norm(n.Norm2)
 	}
 	switch {
+	case !HasMixer(m, b.layer):
 	case m.Delta.HasLayer(b.layer):
 		b.delta(n, residual)
 	case m.Conv.HasLayer(b.layer):
 		b.conv(n, residual)
 	case m.Mamba.HasLayer(b.layer):
 		b.mamba(n, residual)
+		if m.Mamba.Beside {
+			b.attention(n, residual)
+		}
 	case m.Latent.Some():
 		b.latent(n, residual)
 	default:
@@ -109,6 +113,10 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	}
 	if m.Norms.After() {
 		b.norm(n.AttnNorm)
+	}
+	if !HasFeedForward(m, b.layer) {
+		b.addAdapters()
+		return
 	}
 	if m.Norms.Before() && !m.Parallel {
 		b.norm(n.Norm2)
@@ -147,9 +155,7 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 		b.linear(n.PerLayerOut, m.PerLayer, m.Width, false, residual)
 		b.norm(n.PerLayerOutNorm)
 	}
-	b.prefix = ""
-	b.list = append(b.list, b.adapters...)
-	b.adapters = b.adapters[:0]
+	b.addAdapters()
 	if experts && m.Router.Bias { // last, so that what is trained is contiguous
 		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Row: m.Router.Row, Init: Zeros, Frozen: true, State: true})
 	}
@@ -159,6 +165,13 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.LayerScale {
 		b.list = append(b.list, Param{Name: prefix + n.LayerScale, Rows: 1, Cols: 1, Layer: b.layer, Vector: true, Init: Ones, Frozen: true, State: true})
 	}
+}
+
+// addAdapters ends what a layer reads.
+func (b *paramList) addAdapters() {
+	b.prefix = ""
+	b.list = append(b.list, b.adapters...)
+	b.adapters = b.adapters[:0]
 }
 
 // attention adds the parameters of a layer's attention.

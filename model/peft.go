@@ -17,13 +17,32 @@ func (m *Model) PEFT() PEFT { return PEFT{m} }
 // peftPrefix is what names in an adapter's files begin with.
 const peftPrefix = "base_model.model."
 
-// nameInMemory returns the name that transformers has in memory for a parameter, which in files of GPT-NeoX and Mixtral
+// nameInMemory returns the name that transformers has in memory for a parameter, which in files of GPT-NeoX, Mixtral and Nemotron-H
 // is another.
 func (m PEFT) nameInMemory(name string) string {
 	if name == m.HeadName() {
 		return headModule + ".weight"
 	}
-	return strings.Replace(name, ".block_sparse_moe.", ".mlp.", 1)
+	return strings.Replace(beginInMemory(name), ".block_sparse_moe.", ".mlp.", 1)
+}
+
+// backbone is what names in files of Nemotron-H begin with, where transformers has model. in memory.
+const backbone = "backbone."
+
+// beginInMemory returns a name that begins as transformers has it in memory.
+func beginInMemory(name string) string {
+	if rest, ok := strings.CutPrefix(name, backbone); ok {
+		return "model." + rest
+	}
+	return name
+}
+
+// beginInFiles is its inverse.
+func (m PEFT) beginInFiles(name string) string {
+	if rest, ok := strings.CutPrefix(name, "model."); ok && strings.HasPrefix(m.Family.Tensors.Layer, backbone) {
+		return backbone + rest
+	}
+	return name
 }
 
 // moduleInMemory returns the name that transformers has in memory for a parameter's module.
@@ -154,7 +173,7 @@ func (m PEFT) AdaptedIn(names, parameters []string) (weights []string) {
 		inside, inner := strings.CutSuffix(name, ".base_layer")
 		switch experts := module[inside]; {
 		case experts == "":
-			weights = append(weights, name+".weight")
+			weights = append(weights, m.beginInFiles(name)+".weight")
 		case inner:
 			weights = append(weights, experts+gateUp)
 		default:

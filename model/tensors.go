@@ -29,6 +29,7 @@ func (t Tensor) Elems() int {
 //	model.layers.0.mlp.up_proj.weight                   layers.0... in folders of LlamaModel and the published GPT-2
 //	model.language_model.layers.0.mlp.up_proj.weight    language_model.model.layers.0..., of older versions model.layers.0...
 //	lm_head.weight                                      language_model.lm_head.weight
+//	backbone.layers.0.norm.weight                       model.layers.0.norm.weight
 func (t Tensor) Names() []string {
 	names := []string{t.Name}
 	if strings.HasPrefix(t.Name, peftPrefix) {
@@ -36,6 +37,9 @@ func (t Tensor) Names() []string {
 	}
 	if _, bare, _ := strings.Cut(t.Name, "."); strings.Contains(bare, ".") { // not the head
 		names = append(names, bare)
+	}
+	if name := beginInMemory(t.Name); name != t.Name {
+		names = append(names, name)
 	}
 	if text, ok := strings.CutPrefix(t.Name, languageModel); ok {
 		names = append(names, "language_model.model."+text, "model."+text)
@@ -138,15 +142,15 @@ func (p Param) Tensors() []Tensor {
 	case p.Adapter && p.Experts > 0:
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
 	case p.Adapter && p.Transposed:
-		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Cols, p.Rows}}}
+		return []Tensor{{Name: peftPrefix + beginInMemory(p.Name), Shape: []int{p.Cols, p.Rows}}}
 	case p.Parts != "":
 		return p.expertTensors()
 	case p.Transposed:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter && p.Vector:
-		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Cols}}}
+		return []Tensor{{Name: peftPrefix + beginInMemory(p.Name), Shape: []int{p.Cols}}}
 	case p.Adapter:
-		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
+		return []Tensor{{Name: peftPrefix + beginInMemory(p.Name), Shape: []int{p.Rows, p.Cols}}}
 	case p.Scalar:
 		return []Tensor{{Name: p.Name, Shape: []int{}}}
 	case p.Vector && p.Cols == 1:

@@ -78,6 +78,8 @@ func change(t *testing.T, v reflect.Value) {
 		v.SetFloat(v.Float() + 0.5)
 	case reflect.String:
 		v.SetString(v.String() + "x")
+	case reflect.Array:
+		change(t, v.Index(0))
 	case reflect.Slice:
 		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
 	case reflect.Map:

@@ -200,10 +200,16 @@ CASES |= {
     "cohere2-tiny": ("Cohere2", SQUARE | dict(sliding_window=9, sliding_window_pattern=2, logit_scale=0.25, tie_word_embeddings=True)),
 }
 # Scans of Mamba2, in groups.
+FALCON = dict(mamba_d_ssm=24, mamba_n_groups=2, embedding_multiplier=2.0, lm_head_multiplier=0.8, attention_in_multiplier=1.2, key_multiplier=0.8, attention_out_multiplier=0.7,
+              ssm_in_multiplier=1.1, ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 1.3], ssm_out_multiplier=0.6, mlp_multipliers=[1.5, 0.5])
 SCANS = dict(mamba_n_heads=4, mamba_d_state=5, mamba_d_conv=3)
 CASES |= {
-    "granite-h-tiny": ("GraniteMoeHybrid", {k: v for k, v in SQUARE.items() if k != "intermediate_size"} | SCANS | dict(shared_intermediate_size=44, num_local_experts=0, mamba_n_groups=1,
+    "granite-h-tiny": ("GraniteMoeHybrid", {k: v for k, v in SQUARE.items() if k != "intermediate_size"} | SCANS | dict(shared_intermediate_size=44, num_local_experts=0, mamba_n_groups=1, mamba_proj_bias=True,
                        layer_types=["linear_attention", "full_attention"], embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0, tie_word_embeddings=True)),
+    "nemotron-h-tiny": ("NemotronH", TEXT | dict(ssm_state_size=5, mamba_num_heads=4, mamba_head_dim=6, n_groups=2, conv_kernel=3, use_bias=True,
+                                                 layers_block_type=["linear_attention", "mlp", "full_attention"])),
+    "falcon-h1-tiny": ("FalconH1", SQUARE | SCANS | FALCON | dict(num_hidden_layers=1, mamba_rms_norm=False)),
+    "falcon-h1-normed-tiny": ("FalconH1", SQUARE | SCANS | FALCON | dict(num_hidden_layers=1, mamba_rms_norm=True, mamba_norm_before_gate=True, tie_word_embeddings=True)),
 }
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
@@ -267,6 +273,7 @@ LORA["deepseek3-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_a_proj", "q_
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
+LORA["nemotron-h-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "up_proj"])
 LORA["granite-h-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "input_linear"])
 LORA["cohere-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "down_proj"])
 LORA["apertus-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"])
@@ -282,7 +289,7 @@ LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", 
 NF4 = {"llama-nf4"}
 
 # What names in files have for a part of those in memory.
-IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe.")}
+IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "NemotronH": ("model.", "backbone."), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe.")}
 
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig", "Gemma4": "Gemma4TextConfig"}
 

@@ -220,7 +220,7 @@ const compiledSteps = 2
 // bf16 allows in bf16.
 func TestTraining(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	trainsAsPyTorch(t, cuda.Machine, steps(), 2, "gpt2-tiny", "llama-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "qwen35-tiny", "qwen3-next-tiny", "qwen35-moe-tiny", "lfm2-tiny", "granite-h-tiny", "cohere2-tiny", "apertus-tiny", "seed-oss-tiny lora", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
+	trainsAsPyTorch(t, cuda.Machine, steps(), 2, "gpt2-tiny", "llama-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "qwen35-tiny", "qwen3-next-tiny", "qwen35-moe-tiny", "lfm2-tiny", "granite-h-tiny", "falcon-h1-normed-tiny", "nemotron-h-tiny", "cohere2-tiny", "apertus-tiny", "seed-oss-tiny lora", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
 }
 
 // TestCompiledTraining: the same for kernels made by NVIDIA's compiler.

@@ -21,18 +21,27 @@ func mambaNames(n model.TensorNames, prefix string) model.TensorNames {
 func mambaColumns(c *config, m *model.Model) {
 	times := 2
 	c.get("mamba_expand", &times)
-	if times < 1 || times > 1<<10 || m.Mamba.Heads < 1 || m.Width > 1<<20 || times*m.Width%m.Mamba.Heads != 0 {
-		c.fail("%d times the width of %d cannot be divided evenly among %d heads of Mamba2; hint: check mamba_expand, hidden_size and mamba_n_heads", times, m.Width, m.Mamba.Heads)
+	if times < 1 || times > 1<<10 || m.Width > 1<<20 {
+		c.fail("mamba_expand is %d for a width of %d; hint: it is usually 2", times, m.Width)
 		return
 	}
-	m.Mamba.HeadDim = times * m.Width / m.Mamba.Heads
+	headColumns(c, m, times*m.Width)
+}
+
+// headColumns divides so many columns among the heads of scans. mamba_d_head says the same again.
+func headColumns(c *config, m *model.Model, values int) {
+	if m.Mamba.Heads < 1 || values < 1 || values%m.Mamba.Heads != 0 {
+		c.fail("%d columns cannot be divided evenly among %d heads of Mamba2; hint: check mamba_n_heads, hidden_size and mamba_expand, or mamba_d_ssm", values, m.Mamba.Heads)
+		return
+	}
+	m.Mamba.HeadDim = values / m.Mamba.Heads
 	if string(c.raw["mamba_d_head"]) == `"auto"` {
 		c.used["mamba_d_head"] = true
 		return
 	}
 	each := m.Mamba.HeadDim
 	if c.get("mamba_d_head", &each); each != m.Mamba.HeadDim {
-		c.fail("mamba_d_head is %d, but mamba_expand*hidden_size/mamba_n_heads is %d; hint: check that this is the file that was published", each, m.Mamba.HeadDim)
+		c.fail("mamba_d_head is %d, but the columns of a scan divided among its heads are %d; hint: check that this is the file that was published", each, m.Mamba.HeadDim)
 	}
 }
 
