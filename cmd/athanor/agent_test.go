@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/cluster"
 	"github.com/athanor-llm/athanor/device/remote"
@@ -40,6 +41,7 @@ func startAgent(t *testing.T, limits remote.Limits) *agent {
 	for ranks := 2; ranks <= 4; ranks++ {
 		check(t, machine.KeepLaunched(known, ranks, 2, t.TempDir()))
 	}
+	check(t, machine.KeepLaunched(known, 3, 3, t.TempDir()))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	a := &agent{addr: l.Addr().String(), spill: t.TempDir(), started: make(chan *exec.Cmd, 16), left: make(chan string, 16), ended: make(chan error, 1)}
@@ -160,4 +162,72 @@ func TestAgentsLost(t *testing.T) {
 	finish(t, child(nil, append(same, steps, "hosts="+a.addr)...)).must(t, 0)
 	call(append(same, steps, "out="+dir+"/plain")...).must(t, 0)
 	sameRun(t, dir+"/run", dir+"/plain", at+3)
+}
+
+// TestAgentsKilled: a run on three hosts of which a process, drawn anew, is killed at random moments, again and again, ends each
+// time in all processes within ten seconds, and goes on to the losses, weights and moments of an undisturbed one.
+func TestAgentsKilled(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	const steps, limit = 60, 10 * time.Second
+	r := testkit.Rand(t)
+	dir, file := tiny(t, fmt.Sprint("max_steps: ", steps), "save_every: 7")
+	a, b := startAgent(t, lent), startAgent(t, lent)
+	plain := []string{"train", file, "global_batch=6", "ranks=3", "plan=" + dir + "/plan.json"}
+	call("plan", file, plain[2], plain[3], "plan.pipeline=1", "--out", plain[4][len("plan="):]).must(t, 0)
+	same := append(plain, fmt.Sprintf("hosts=[%s,%s]", a.addr, b.addr))
+	began := time.Now()
+	finish(t, child(nil, append(same, "out="+dir+"/whole")...)).must(t, 0)
+	whole := time.Since(began)
+	for _, host := range []*agent{a, b} {
+		<-host.started
+		<-host.left
+	}
+	within := func(what string, ended <-chan string, limit time.Duration) string {
+		select {
+		case said := <-ended:
+			return said
+		case <-time.After(limit):
+			t.Fatalf("%s goes on", what)
+			return ""
+		}
+	}
+	var slowest time.Duration
+	for range testkit.Count(1, 1, 100) {
+		cmd := child(nil, same...)
+		pipe, err := cmd.StderrPipe()
+		check(t, err)
+		check(t, cmd.Start())
+		lines := bufio.NewReader(pipe)
+		heard(lines, "all ")
+		victims := []*exec.Cmd{cmd, <-a.started, <-b.started}
+		victim := victims[r.IntN(3)].Process
+		killed := make(chan time.Time, 1)
+		kill := time.AfterFunc(time.Duration(r.Int64N(int64(whole))), func() {
+			killed <- time.Now()
+			_ = victim.Kill() // it may have ended
+		})
+		over := make(chan string, 1)
+		go func() {
+			said := heard(lines, "")
+			_ = cmd.Wait() // the exit code says it
+			over <- said
+		}()
+		said := within("the leader", over, whole+limit)
+		for _, host := range []*agent{a, b} {
+			within("a process", host.left, limit)
+		}
+		code := cmd.ProcessState.ExitCode()
+		if !kill.Stop() {
+			slowest = max(slowest, time.Since(<-killed))
+		}
+		switch {
+		case code == 0:
+			check(t, os.RemoveAll(dir+"/run"))
+		case code > 0 && code != 4:
+			t.Fatalf("the leader ends with %d\n%s", code, said)
+		}
+	}
+	t.Logf("the slowest end took %v", slowest)
+	finish(t, child(nil, same...)).must(t, 0)
+	sameRun(t, dir+"/run", dir+"/whole", steps)
 }
