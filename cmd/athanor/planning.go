@@ -185,17 +185,24 @@ func (p *planned) sayCrowded(c *cli.Context) {
 }
 
 // crowded says that a host with no more memory than the limit has too little for the process and the system besides what a
-// plan takes; "" if it has enough. A limit of less than a computer's memory is none that it may be.
+// plan takes; "" if it has enough, or a limit is no size of a computer's memory, such as the one that is advised.
 func crowded(need, limit, process int64) string {
-	const (
-		smallest = 4e9
-		system   = 16 // the system's share is one in so many
-	)
-	if free := limit - limit/system - process; limit >= smallest && need > free {
-		return fmt.Sprintf("the plan takes %s of the host, and the process %s besides; if the host has no more than limits.host, say limits.host=%d, which leaves room for it and the system",
-			size.Format(need), size.Format(process), free/1e6*1e6)
+	const system = 16 // the system's share is one in so many
+	free := (limit - limit/system - process) / 1e6 * 1e6
+	if !computerHas(limit) || need <= free {
+		return ""
 	}
-	return ""
+	if computerHas(free) {
+		free -= 1e6
+	}
+	return fmt.Sprintf("the plan takes %s of the host, and the process %s besides; if the host has no more than limits.host, say limits.host=%d, which leaves room for it and the system",
+		size.Format(need), size.Format(process), free)
+}
+
+// computerHas reports whether computers have so much memory.
+func computerHas(bytes int64) bool {
+	const gb, gib = 4e9, 4 << 30
+	return bytes > 0 && (bytes%gb == 0 || bytes%gib == 0)
 }
 
 // makePlan reads the configuration and searches.
