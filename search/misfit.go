@@ -3,6 +3,7 @@ package search
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -46,10 +47,15 @@ func (e *Misfit) Error() string {
 
 func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }
 
-// Limit returns the configuration override that gives each rank that many bytes of a tier.
+// Limit returns the configuration override that gives each rank that many bytes of a tier: exactly or, from a gigabyte on, in
+// whole megabytes, rounded up.
 func Limit(t device.Tier, bytes int64, ranks int) string {
 	if t != device.DeviceTier { // the limit is for all ranks together
 		bytes *= int64(ranks)
+	}
+	const mb, gb = 1_000_000, 1_000_000_000
+	if bytes >= gb {
+		return fmt.Sprintf("limits.%v=%sGB", t, strconv.FormatFloat(float64((bytes+mb-1)/mb)/1e3, 'f', -1, 64))
 	}
 	return fmt.Sprintf("limits.%v=%d", t, bytes)
 }

@@ -30,7 +30,7 @@ func Parse(s string) (int64, error) {
 		if err != nil || math.IsNaN(v) || v < 0 || v*u.bytes > 1<<60 {
 			break
 		}
-		return int64(v * u.bytes), nil
+		return int64(math.Round(v * u.bytes)), nil
 	}
 	return 0, fmt.Errorf("%q is not an amount of memory; hint: use a number and a unit, such as 64MiB or 1.5GiB", s)
 }
