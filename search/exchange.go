@@ -77,15 +77,16 @@ func headsFirst(p *problem) bool {
 	return heads < keys
 }
 
-// tryOtherExchange tries the fastest plans with heads exchanged where keys have travelled, and the other way around.
+// tryOtherExchange tries the fastest plans with heads exchanged where keys have travelled, and the other way around. Keys take no less
+// arithmetic than heads, so they can only win what computing waits for, which must be worth long programs.
 func tryOtherExchange(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
-	const tried = 2
+	const tried, waits = 2, 0.005
 	n := p.graph.Parts()
 	if n == 1 || p.req.Pins.Exchange != "" || !graph.ExchangesHeads(p.graph, p.req.Pins.KVParts) {
 		return found, nil
 	}
 	for _, c := range found[:min(len(found), tried)] {
-		if c.choice.b == 0 { // somebody else has decided
+		if c.choice.b == 0 || c.choice.heads && c.Idle() < waits { // somebody else has decided, or it would win nothing
 			continue
 		}
 		other, err := otherExchange(ctx, p, c)
