@@ -430,12 +430,12 @@ func Load(file string, overrides []string) (*Config, error) {
 	return LoadTo(ToTrain, file, overrides)
 }
 
-// LoadTo is Load for a purpose. To plan, a model can take the place of the file: a known name, a folder, or the
-// name of a downloaded model.
+// LoadTo is Load for a purpose. To plan, a model can take the place of the file, as it is or after "model=": a known name, a
+// folder, the name of a downloaded model, or sizes.
 func LoadTo(to Purpose, file string, overrides []string) (*Config, error) {
 	st, err := os.Stat(file)
 	if to == ToPlan && (err != nil || st.IsDir()) && !isYAML(file) {
-		return parse(to, file, nil, append([]string{"model=" + file}, overrides...))
+		return parse(to, file, nil, append([]string{"model=" + strings.TrimPrefix(file, "model=")}, overrides...))
 	}
 	switch {
 	case err != nil:

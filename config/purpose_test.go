@@ -32,7 +32,7 @@ func TestPurposes(t *testing.T) {
 		{ToTrain, shape, "", "data, max_steps, out, learning_rate: missing; hint: a run needs"}, {ToPlan, shape, "", ""}, {ToRead, shape, "", "data: missing; hint: reading text needs"},
 		{ToTrain, text, "", "model, sequence_length"}, {ToPlan, text, "", "model, sequence_length, global_batch: missing; hint: a plan needs"}, {ToRead, text, "", ""},
 		{ToPlan, bare, "sequence_length=8 global_batch=2", "tokenizer: missing"}, {ToPlan, bare, "sequence_length=8 global_batch=2 data=null", ""},
-		{ToPlan, "gpt2", "sequence_length=8 global_batch=2", ""}, {ToTrain, "gpt2", "", "cannot read the file"}, {ToPlan, dir, "sequence_length=8 global_batch=2", ""},
+		{ToPlan, "gpt2", "sequence_length=8 global_batch=2", ""}, {ToPlan, "model=gpt2", "sequence_length=8 global_batch=2", ""}, {ToTrain, "gpt2", "", "cannot read the file"}, {ToPlan, dir, "sequence_length=8 global_batch=2", ""},
 		{ToTrain, dir, "", "not a configuration file"}, {ToPlan, "absent.yaml", "", "cannot read the file"},
 		{ToPlan, "gpt2", "sequence_length=0 global_batch=2", "out of range"},
 	} {
