@@ -117,6 +117,7 @@ func Model(name string, sizes config.Model, length int) (*model.Model, error) {
 	}
 	if sizes.Width > 0 {
 		m.FeedForward = m.FeedForward * sizes.Width / m.Width
+		m.Mamba = m.Mamba.Resize(m.Width, sizes.Width)
 	}
 	set(&m.Layers, sizes.Layers)
 	set(&m.Width, sizes.Width)

@@ -30,6 +30,7 @@ OLMOE = dict(kind="olmoe", layers=8, width=512, heads=8, kv=8, ff=512, experts=1
 GEMMA4 = dict(kind="gemma4", layers=6, width=768, heads=8, kv=4, ff=2048, vocab=32000)  # with heads of 512 in the last layer
 QWEN35 = dict(kind="qwen35", layers=4, vocab=32000)  # four of the layers of Qwen3.5 0.8B, in three of which attention is linear
 LFM2 = dict(kind="lfm2", layers=6, vocab=32000)  # six of the layers of LFM2 350M, in four of which a convolution is all that mixes tokens
+GRANITEH = dict(kind="granite-h", layers=6, width=768, heads=12, kv=4, ff=2048, vocab=32000)  # scans of Mamba2 in all but the last, as wide as Granite 4.0-H 350M
 TINY = dict(kind="llama", layers=2, width=64, heads=4, kv=2, ff=96, vocab=500)  # to try the scripts
 CONFIGS = {
     "gpt2-b4t64": dict(GPT2, batch=4, length=64),
@@ -41,6 +42,7 @@ CONFIGS = {
     "qwen35-b1t1024": dict(QWEN35, batch=1, length=1024),  # likewise
     "gemma4-b1t1024": dict(GEMMA4, batch=1, length=1024),  # likewise
     "lfm2-b1t1024": dict(LFM2, batch=1, length=1024),  # likewise
+    "granite-h-b1t1024": dict(GRANITEH, batch=1, length=1024),  # likewise
     "gpt2-lora16-b4t256": dict(GPT2, batch=4, length=256, lora=16),  # beside peft; only if named
     "gpt2-qlora16-b4t256": dict(GPT2, batch=4, length=256, lora=16, quantize="nf4"),  # and bitsandbytes
     "tiny-b2t32": dict(TINY, batch=2, length=32),
@@ -92,7 +94,7 @@ def short(config):
     return f"{c['kind']} {c['layers']}x{c['width']} h{c['heads']}/{c['kv']} f{c['ff']} v{c['vocab']} {c['batch']}x{c['length']}" + " lora" * ("lora" in c)
 
 
-NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b", "qwen35": "qwen3.5-0.8b", "gemma4": "gemma-4-31b", "lfm2": "lfm2-350m"}  # Athanor's, which it gives other sizes
+NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b", "qwen35": "qwen3.5-0.8b", "gemma4": "gemma-4-31b", "lfm2": "lfm2-350m", "granite-h": "granite-4.0-h-micro"}  # Athanor's, which it gives other sizes
 
 # The allocator's setting that suits PyTorch best: keep memory between steps
 # instead of giving it back to the system, and take large pages.
@@ -105,7 +107,7 @@ def build(c):
     from torch import nn
     from torch.nn import functional as F
 
-    if c["kind"] in ("olmoe", "qwen35", "gemma4", "lfm2"):
+    if c["kind"] in ("olmoe", "qwen35", "gemma4", "lfm2", "granite-h"):
         return published(c)
     head = c["width"] // c["heads"]
 
@@ -208,7 +210,7 @@ def build(c):
 
 
 def published(c):
-    """A model as transformers has it: OLMoE, with the faster of its forms of experts here, the text model of Qwen3.5 or Gemma 4, or LFM2."""
+    """A model as transformers has it: OLMoE, with the faster of its forms of experts here, the text model of Qwen3.5 or Gemma 4, LFM2, or Granite 4.0-H."""
     import torch
     import transformers
 
@@ -223,6 +225,10 @@ def published(c):
     elif c["kind"] == "lfm2":
         family, config = transformers.Lfm2ForCausalLM, transformers.Lfm2Config(
             hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, intermediate_size=6656, full_attn_idxs=[2, 5], **sizes)
+    elif c["kind"] == "granite-h":
+        family, config = transformers.GraniteMoeHybridForCausalLM, transformers.GraniteMoeHybridConfig(
+            hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"], shared_intermediate_size=c["ff"], num_local_experts=0, mamba_n_heads=c["width"] // 32, mamba_d_state=128,
+            layer_types=["linear_attention"] * (c["layers"] - 1) + ["full_attention"], tie_word_embeddings=True, **sizes)
     else:
         family, config = transformers.OlmoeForCausalLM, transformers.OlmoeConfig(
             hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"], intermediate_size=c["ff"], num_experts=c["experts"],
@@ -405,7 +411,7 @@ def turns(args, config, precision, until):
 
 def pair(args):
     """All cases, each for its share of the time."""
-    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "qwen35", "lfm2", "gpt2-lora", "gpt2-qlora")))]
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "qwen35", "lfm2", "granite-h", "gpt2-lora", "gpt2-qlora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes
