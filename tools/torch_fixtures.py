@@ -208,6 +208,7 @@ CASES |= {
                        layer_types=["linear_attention", "full_attention"], embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0, tie_word_embeddings=True)),
     "nemotron-h-tiny": ("NemotronH", TEXT | dict(ssm_state_size=5, mamba_num_heads=4, mamba_head_dim=6, n_groups=2, conv_kernel=3, use_bias=True,
                                                  layers_block_type=["linear_attention", "mlp", "full_attention"])),
+    "bamba-tiny": ("Bamba", SQUARE | SCANS | dict(mamba_n_groups=2, attn_layer_indices=[1], tie_word_embeddings=True, rms_norm_eps=1e-2)),
     "falcon-h1-tiny": ("FalconH1", SQUARE | SCANS | FALCON | dict(num_hidden_layers=1, mamba_rms_norm=False)),
     "falcon-h1-normed-tiny": ("FalconH1", SQUARE | SCANS | FALCON | dict(num_hidden_layers=1, mamba_rms_norm=True, mamba_norm_before_gate=True, tie_word_embeddings=True)),
 }

@@ -20,12 +20,11 @@ var families = []*family{
 	&olmo2, &qwen3, &qwen3MoE, &gemma3, &smolLM3, &gptOSS, &olmo3,
 	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan, &qwen2MoE, &gemma2, &glm4MoE, &miniMaxM2, &ernieMoE,
 	&qwen3Next, &qwen35, &qwen35MoE, &gemma4,
-	&deepseek2, &deepseek3, &glm4MoELite, &lfm2, &lfm2MoE, &cohere, &cohere2, &apertus, &graniteHybrid, &falconH1, &nemotronH,
+	&deepseek2, &deepseek3, &glm4MoELite, &lfm2, &lfm2MoE, &cohere, &cohere2, &apertus, &graniteHybrid, &falconH1, &nemotronH, &bamba,
 }
 
 // refused lists families that people will try, and what they need that is not built.
 var refused = map[string]string{
-	"bamba":  "scans beside rotary positions of a part of each head are not supported",
 	"mamba2": "models without attention are not supported",
 }
 
