@@ -50,6 +50,7 @@ static __device__ inline float scaleOf(const unsigned char* b) {
 // pack writes a block of n numbers, of which this lane has every 32nd.
 static __device__ inline void pack(unsigned char* b, const float (&x)[EACH], int n, int lane, const Map& m) {
   unsigned top = 0;
+#pragma unroll
   for (int j = 0; j < EACH; j++) {
     unsigned size = __float_as_uint(x[j]) & 0x7fffffff;
     if (j * 32 + lane < n && size > top) top = size;
@@ -61,6 +62,7 @@ static __device__ inline void pack(unsigned char* b, const float (&x)[EACH], int
   if (top < 1u << 23) top = 0;
   float by = top > 0 && top < 0x7f800000 ? 1 / __uint_as_float(top) : 0;
   if (lane < 4) b[lane] = (unsigned char)(top >> 8 * lane);
+#pragma unroll
   for (int j = 0; j < EACH; j++) {
     int i = j * 32 + lane;
     if (i < n) b[4 + i] = (unsigned char)indexOf(m, by == 0 ? 0 : __fmul_rn(x[j], by));
@@ -98,8 +100,10 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
     int n = cols - c0 < BLOCK ? (int)(cols - c0) : BLOCK;
     unsigned char* b[M];
     float m[M][EACH];
+#pragma unroll
     for (int k = 0; k < M; k++) b[k] = (unsigned char*)a.t[1 + k].p + r * a.t[1 + k].stride + c0 / BLOCK * BYTES;
-    for (int j = 0; j < EACH; j++) {
+#pragma unroll
+    for (int j = 0; j < EACH; j++) { // so that m stays in registers
       int i = j * 32 + lane;
       if (i >= n) continue;
       i64 c = c0 + i;
@@ -111,12 +115,14 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
       }
       load(g, at<TG>(a.t[G], r, c));
       join(p, at<TL>(a.t[REST], r, c));
+#pragma unroll
       for (int k = 0; k < M; k++) m[k][j] = __fmul_rn(maps[k].value[b[k][4 + i]], scaleOf(b[k]));
       float was = p[0];
       Rule::element(p[0], m[0][j], m[M - 1][j], __fmul_rn(g[0], clip), now, a);
       if (a.n[6] && was == 0) {
         p[0] = was;
-        for (int k = 0; k < M; k++) m[k][j] = 0;
+  #pragma unroll
+      for (int k = 0; k < M; k++) m[k][j] = 0;
       }
       if constexpr (sizeof(TL) == 2) {
         halves(at<bf16>(a.t[0], r, c), p, upper);
@@ -128,6 +134,7 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
     }
     __syncwarp();
     if (clip != 0)
+#pragma unroll
       for (int k = 0; k < M; k++) pack(b[k], m[k], n, lane, maps[k]);
   }
 }

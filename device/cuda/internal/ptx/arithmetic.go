@@ -297,6 +297,7 @@ func conversions(t map[string]op) {
 		t["mov."+name] = same
 	}
 	t["cvt.rn.f32.s32"] = one(func(a uint64) uint64 { return bits32(float32(int32(a))) })
+	t["cvt.rn.f32.u16"] = one(func(a uint64) uint64 { return bits32(float32(uint16(a))) })
 	t["cvt.rn.f32.u32"] = one(func(a uint64) uint64 { return bits32(float32(uint32(a))) })
 	t["cvt.rn.f32.s64"] = one(func(a uint64) uint64 { return bits32(float32(int64(a))) })
 	t["cvt.rn.f32.u64"] = one(func(a uint64) uint64 { return bits32(float32(a)) })
@@ -306,6 +307,7 @@ func conversions(t map[string]op) {
 	t["cvt.rzi.f32.f32"] = one(func(a uint64) uint64 { return bits32(float32(math.Trunc(float64(f32(a))))) })
 	t["cvt.rni.f32.f32"] = one(func(a uint64) uint64 { return bits32(float32(math.RoundToEven(float64(f32(a))))) })
 	t["cvt.rzi.u64.f32"] = one(func(a uint64) uint64 { return saturated(float64(f32(a)), 0, math.MaxUint64) })
+	t["cvt.rzi.u32.f32"] = one(func(a uint64) uint64 { return saturated(float64(f32(a)), 0, math.MaxUint32) })
 	t["cvt.rzi.s32.f32"] = one(func(a uint64) uint64 { return saturated(float64(f32(a)), math.MinInt32, math.MaxInt32) })
 	t["cvt.sat.f32.f32"] = one(func(a uint64) uint64 {
 		if x := f32(a); x > 0 {
