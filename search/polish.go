@@ -78,8 +78,8 @@ func polish(ctx context.Context, p *problem, found shortlist, list []*Candidate)
 
 // polishTwins polishes the candidates with other prefetch distances, where something is recomputed that might be swapped.
 func polishTwins(ctx context.Context, p *problem, found shortlist, of []*Candidate) (shortlist, error) {
-	const worthwhile = 1e-2
-	if found[0].Repeated() < worthwhile {
+	const little = 1e-2 // of a step
+	if found[0].Repeated() < little {
 		return found, nil
 	}
 	for _, c := range of {
