@@ -25,7 +25,7 @@ bench:            ## kernels beside the machine's measured peaks
 	go test -run '^$$' -bench . ./kernel/...
 generate:         ## files from their generators
 	go generate ./graph ./kernel/...
-# The compiler reads it wherever the command is built; searches take a twentieth less with it.
+# The compiler reads it wherever the command is built; searches for many ranks take a twentieth less with it.
 profile:          ## which of a search's calls are hot, for the compiler: after large changes of the search
 	go test -run '^$$' -bench Search -benchtime 1x -cpuprofile cmd/athanor/default.pgo -o /dev/null ./search
 # Until Go 1.27 a race in its fuzzing engine may end this with "context deadline exceeded" and no input: golang/go#75804.

@@ -57,6 +57,13 @@ func TestDeltaDocuments(t *testing.T) {
 		}
 		return list
 	}
+	sameAnywhere(t, run, at, length)
+}
+
+// sameAnywhere requires that the rows that a function returns of a document of some length, which begins at a row, are the same at
+// row 0 and there, and with any number of workers.
+func sameAnywhere(t *testing.T, run func(first, workers int) [][]float32, at, length int) {
+	t.Helper()
 	want := run(0, 1)
 	for k, workers := range []int{1, 3} {
 		for n, row := range run(at*(1-k), workers) {

@@ -3,7 +3,6 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -186,12 +185,5 @@ func TestScanDocuments(t *testing.T) {
 		}
 		return list
 	}
-	want := run(0, 1)
-	for k, workers := range []int{1, 3} {
-		for n, row := range run(at*(1-k), workers) {
-			if !slices.Equal(row, want[n]) {
-				t.Fatalf("row %d of %d differs", n%length, n/length)
-			}
-		}
-	}
+	sameAnywhere(t, run, at, length)
 }

@@ -157,12 +157,7 @@ func TestPartsInPipelines(t *testing.T) {
 			same(t, trace{losses: got.losses, norms: got.norms}, trace{losses: plain.losses, norms: plain.norms})
 			stream := int64(len(f.tokens) / n * f.graph.Model.Width * 4)
 			for r := range pl.Ranks {
-				layers := 0
-				for s, at := range home {
-					if at == r/n && s > 0 && s <= f.graph.Model.Layers {
-						layers++
-					}
-				}
+				layers := layersAt(home, r/n, f.graph.Model.Layers)
 				if want := 2 * stream * int64(received(name, depth, r/n)); got.network[r][graph.Recv] != want {
 					t.Errorf("rank %d receives messages of %d bytes, want %d", r, got.network[r][graph.Recv], want)
 				}

@@ -184,3 +184,13 @@ func received(name string, p, r int) int {
 	}
 	return ends
 }
+
+// layersAt counts the layers at a position of a pipeline, given at which each segment is.
+func layersAt(home []int, position, layers int) (n int) {
+	for s, at := range home {
+		if at == position && s > 0 && s <= layers {
+			n++
+		}
+	}
+	return n
+}

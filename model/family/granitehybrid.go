@@ -11,7 +11,7 @@ import (
 var graniteHybrid = family{
 	Family: model.Family{Name: "granitemoehybrid", FusedGate: true, Tensors: graniteHybridNames()},
 	class:  "GraniteMoeHybridForCausalLM",
-	table: changed(without(llamaTable, "intermediate_size"),
+	table: changed(without(mambaTable, "intermediate_size"),
 		row{key: "hidden_act", field: activation, def: "silu", only: []string{"silu"}}, // that of convolutions, too
 		attentionBias,
 		row{key: "embedding_multiplier", field: embeddingTimes, def: 1},
@@ -21,14 +21,6 @@ var graniteHybrid = family{
 		row{key: "multipliers", read: (*config).someMultiplier},
 		row{key: "shared_intermediate_size", field: feedForward, def: 1024},
 		row{key: "num_local_experts", read: noExperts, write: func(_ *model.Model, kv map[string]any) { kv["num_local_experts"] = 0 }},
-		row{key: "mamba_n_heads", field: func(m *model.Model) any { return &m.Mamba.Heads }, def: 128},
-		row{key: "mamba_n_groups", field: func(m *model.Model) any { return &m.Mamba.Groups }, def: 1},
-		row{key: "mamba_d_state", field: func(m *model.Model) any { return &m.Mamba.State }, def: 256},
-		row{key: "mamba_d_head", read: mambaColumns, write: writeMambaColumns},
-		row{key: "mamba_d_conv", field: func(m *model.Model) any { return &m.Mamba.Taps }, def: 4},
-		row{key: "mamba_conv_bias", field: func(m *model.Model) any { return &m.Mamba.ConvBias }, def: true},
-		row{key: "mamba_proj_bias", field: func(m *model.Model) any { return &m.Mamba.Bias }, def: false},
-		row{key: "time_step_limit", read: stepLimits, write: writeStepLimits},
 		row{key: "layer_types", read: mambaLayers, write: writeMambaLayers, own: true},
 		row{key: "position_embedding_type", read: someTurned, write: writeSomeTurned},
 		rope(rotary{}),

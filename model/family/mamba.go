@@ -10,6 +10,18 @@ import (
 
 // What families with scans of Mamba2 have in common.
 
+// mambaTable is Llama's, with the keys of scans as most families have them.
+var mambaTable = changed(llamaTable,
+	row{key: "mamba_n_heads", field: func(m *model.Model) any { return &m.Mamba.Heads }, def: 128},
+	row{key: "mamba_n_groups", field: func(m *model.Model) any { return &m.Mamba.Groups }, def: 1},
+	row{key: "mamba_d_state", field: func(m *model.Model) any { return &m.Mamba.State }, def: 256},
+	row{key: "mamba_d_head", read: mambaColumns, write: writeMambaColumns},
+	row{key: "mamba_d_conv", field: func(m *model.Model) any { return &m.Mamba.Taps }, def: 4},
+	row{key: "mamba_conv_bias", field: func(m *model.Model) any { return &m.Mamba.ConvBias }, def: true},
+	row{key: "mamba_proj_bias", field: func(m *model.Model) any { return &m.Mamba.Bias }, def: false},
+	row{key: "time_step_limit", read: stepLimits, write: writeStepLimits},
+)
+
 // mambaNames adds the names of scans, which begin so, to others.
 func mambaNames(n model.TensorNames, prefix string) model.TensorNames {
 	n.MambaIn, n.MambaConv, n.MambaNorm, n.MambaOut = prefix+"in_proj", prefix+"conv1d", prefix+"norm", prefix+"out_proj"
