@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -244,6 +245,47 @@ func TestKillExchange(t *testing.T) {
 	killed(t, testkit.Count(1, 2, 4), " ranks=2 sequence_length=128 global_batch=1", " plan.sequence=2 plan.exchange=heads")
 }
 
+// TestKillShared: so do runs whose ranks share sequences in a pipeline, share both sequences and matrices, or do all of it.
+func TestKillShared(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	for _, degrees := range sharedDegrees[:3] {
+		t.Run(degrees, func(t *testing.T) {
+			ranks, pins, _ := strings.Cut(degrees, " ")
+			killed(t, testkit.Count(1, 2, 4), " sequence_length=128 global_batch=1 "+ranks, " "+pins)
+		})
+	}
+}
+
+// TestKillDegrees: a run that is killed at random moments, and each time goes on with other degrees, has the losses of one that was left
+// alone, up to the order of sums.
+func TestKillDegrees(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 4))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	more := " sequence_length=128 global_batch=2 max_steps=20"
+	began := time.Now()
+	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "out="+dir+"/whole")))
+	var starts []string
+	for _, degrees := range sharedDegrees {
+		starts = append(starts, degrees+more)
+	}
+	killAgain(t, r, dir, file, time.Since(began), testkit.Count(1, 2, 10), starts)
+	want := losses(t, dir+"/whole/metrics.jsonl")
+	for i, l := range losses(t, dir+"/run/metrics.jsonl") {
+		if math.Abs(l/want[i]-1) > 1e-5 {
+			t.Errorf("step %d: loss %v, of a run that was left alone %v", i+1, l, want[i])
+		}
+	}
+}
+
+// sharedDegrees are ways in which ranks share a step. Runs under the first three have one order of sums: they say by which schedule, and that
+// the queries of a key head are not in different parts.
+var sharedDegrees = []string{
+	"ranks=4 plan.pipeline=2 plan.schedule=1f1b plan.sequence=2 plan.kv_parts=1", "ranks=4 plan.sequence=2 plan.tensor=2 plan.kv_parts=1", "ranks=8 plan.pipeline=2 plan.schedule=1f1b plan.sequence=2 plan.tensor=2 plan.kv_parts=1",
+	"ranks=1", "ranks=2", "ranks=4 plan.pipeline=2 plan.tensor=2", "ranks=2 plan.sequence=2 plan.exchange=keys",
+}
+
 // killed kills a run the given number of times. more are overrides; so are pins, of what a plan.json decides.
 func killed(t *testing.T, kills int, more, pins string) {
 	seed := testkit.Seed(t)
@@ -259,7 +301,9 @@ func killed(t *testing.T, kills int, more, pins string) {
 	for i := range budgets {
 		budgets[i] += more + pins
 	}
-	budgets = append(budgets, "plan="+changedPlan(t, dir, file, more+pins, "deferred", func(_ *graph.Graph, pl *plan.Plan) { pl.Defer = true })+more)
+	if !strings.Contains(pins, "plan.pipeline") {
+		budgets = append(budgets, "plan="+changedPlan(t, dir, file, more+pins, "deferred", func(_ *graph.Graph, pl *plan.Plan) { pl.Defer = true })+more)
+	}
 	if strings.Contains(more, "keep_mask") {
 		budgets = append(budgets, "plan="+changedPlan(t, dir, file, more+pins, "compact", makeCompact)+more)
 	}
