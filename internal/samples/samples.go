@@ -209,9 +209,7 @@ func RandomModel(rng *rand.Rand, layers int) *model.Model {
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]
 	m.Indivisible = rng.IntN(4) == 0
-	if rng.IntN(3) == 0 {
-		FreezeSome(&m, rng)
-	}
+	trainSome(&m, rng)
 	return &m
 }
 
@@ -219,10 +217,34 @@ func RandomModel(rng *rand.Rand, layers int) *model.Model {
 func randomMixture(rng *rand.Rand, layers int) *model.Model {
 	m := *TinyModels[[]string{"mixtral", "shared", "glm4-moe", "gpt-oss"}[rng.IntN(4)]]
 	m.Layers, m.Dense = layers, min(m.Dense, layers-1)
-	if rng.IntN(3) == 0 {
-		FreezeSome(&m, rng)
-	}
+	trainSome(&m, rng)
 	return &m
+}
+
+// trainSome leaves all of a model to be trained, or some, or adapters only.
+func trainSome(m *model.Model, rng *rand.Rand) {
+	switch rng.IntN(6) {
+	case 0, 1:
+		FreezeSome(m, rng)
+	case 2:
+		adaptSome(m, rng)
+	}
+}
+
+// adaptSome gives adapters to some matrices of layers. Muon is for matrices that are trained whole.
+func adaptSome(m *model.Model, rng *rand.Rand) {
+	m.Indivisible = false
+	for {
+		var names []string
+		for _, p := range m.Params() {
+			if !p.Vector && p.Layer >= 0 && p.Layer < m.Layers && rng.IntN(2) == 0 {
+				names = append(names, p.Name)
+			}
+		}
+		if len(names) > 0 && m.Adapt(model.LoRA{Rank: 1 + rng.IntN(2), Alpha: float64(rng.IntN(3))}, names...) == nil {
+			return
+		}
+	}
 }
 
 // FreezeSome freezes the lower layers, and any other parameters.

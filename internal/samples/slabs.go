@@ -36,9 +36,12 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 			docs.Preference = 0.1
 		}
 		seq, parts := 8, 1
-		if p == nil && n == 2 && rng.IntN(2) == 0 {
-			seq, parts = 64, 2
-			if graph.CheckParts(&m, seq, parts, docs) != nil || !m.Rotary() && m.MaxPositions < seq {
+		if (p == nil || p.Ranks == 2 && p.Slices == 1) && n == 2 && rng.IntN(2) == 0 {
+			seq, parts = []int{8, 32, 128}[rng.IntN(3)], 2
+			if p != nil || rng.IntN(2) == 0 { // heads that ranks can exchange
+				m.Heads, m.KVHeads, m.Width = m.Heads*parts, m.KVHeads*parts, m.Width*parts
+			}
+			if m.MaxPositions = max(m.MaxPositions, seq); graph.CheckParts(&m, seq, parts, docs) != nil {
 				continue
 			}
 		}
