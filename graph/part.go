@@ -172,7 +172,7 @@ func CheckParts(m *model.Model, seq, n int, docs *Documents) error {
 	case m.Shares > 0:
 		return errors.New("a sequence cannot be shared by ranks where layers share parameters; hint: leave out plan.sequence or tie_layers")
 	case docs != nil && docs.Preference > 0:
-		return errors.New("a sequence of pairs cannot be shared by ranks, since its loss is computed over the whole sequence; hint: leave out plan.sequence")
+		return checkPairs(m, seq)
 	}
 	return nil
 }

@@ -28,7 +28,8 @@ func copyResults(b *builder, units []unit, loss int) {
 		rowsToHost(b, units, st.g.Logits, last, 0, st.g.LogitColumns())
 	}
 	if reports && st.g.Ratios >= 0 {
-		rowsToHost(b, units, st.g.Ratios, graph.Preference, 1, 1)
+		maker, k := ratioMaker(st.pl)
+		rowsToHost(b, units, st.g.Ratios, maker, k, 1)
 	}
 }
 
@@ -47,7 +48,7 @@ func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int
 	}
 	out := b.buffer(program.Buffer{Name: name, Tier: device.HostTier, Class: program.ClassReductions, DType: v.DType,
 		Rows: rows * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{name + ".before"}})
-	makes := func(o *op) bool { return o.in.Op == maker && o.refs[k].value == value }
+	makes := func(o *op) bool { return o.in.Op == maker && k < len(o.refs) && o.refs[k].value == value }
 	for i := range units {
 		u := &units[i]
 		row := u.micro*rows + u.row

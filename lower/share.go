@@ -32,7 +32,7 @@ import (
 //
 // With a window only the keys within it travel.
 //
-// With plan.Plan.Exchange ranks exchange heads instead, see exchange.go.
+// With plan.Plan.Exchange ranks exchange heads instead, see exchange.go. Losses of pairs are in pairs.go.
 //
 // Known weakness: nothing is computed for the first heads until their keys are there, unless other work is. With documents a window does
 // not spare keys outside it.
@@ -56,6 +56,8 @@ func shareSequences(b *builder, units []unit) {
 				s.attention(o)
 			case o.in.Op == graph.AttentionBwd:
 				s.attentionBwd(o)
+			case o.in.Op == graph.Preference:
+				s.wholePairs(o)
 			default:
 				s.add(o)
 			}

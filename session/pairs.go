@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // Pairs: the inputs and outputs that a step of preference optimisation has besides tokens. They are stored by token, with each
@@ -27,30 +28,31 @@ func (s *Session) feedPairs(i, tokens int, reference []float32) error {
 	p.reference = slices.Grow(p.reference[:0], tokens)[:tokens]
 	clear(p.reference)
 	for r := range s.ranks {
-		if err := s.ranks[r].write(i, "ratios", 0, p.reference); err != nil {
+		if err := s.ranks[r].write(i, "ratios", p.reference); err != nil {
 			return err
 		}
 	}
 	copy(p.reference, reference)
 	for r := range s.ranks {
-		k := &s.ranks[r]
-		if err := k.write(i, "batch.reference", k.progs[i].BatchRow, p.reference); err != nil {
+		if err := s.ranks[r].write(i, "batch.reference", p.reference); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// write fills a buffer of step i, if the rank has it, with the rows of a batch from row first on.
-func (k *rank) write(i int, buffer string, first int, all []float32) error {
-	n := k.engines[i].BufferLen(buffer)
+// write fills a buffer of step i, if the rank has it, with the rank's rows of a batch.
+func (k *rank) write(i int, buffer string, all []float32) error {
+	e := k.engines[i]
+	n := e.BufferLen(buffer)
 	if n == 0 {
 		return nil
 	}
-	if first+n > len(all) {
-		return fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", buffer, k.progs[i].Rank, first, first+n, len(all))
+	rows, err := rowsOfRank(k.progs[i], buffer, all, n, &k.floats)
+	if err != nil {
+		return err
 	}
-	return k.engines[i].WriteFloats(buffer, all[first:first+n])
+	return e.WriteFloats(buffer, rows)
 }
 
 // ratios collects the ratios of the latest step i, if it is a step on pairs.
@@ -63,15 +65,15 @@ func (s *Session) ratios(i int) ([]float32, error) {
 	p.ratios = slices.Grow(p.ratios[:0], n)[:n]
 	clear(p.ratios)
 	for r := range s.ranks {
-		if err := p.add(s.ranks[r].engines[i], s.ranks[r].progs[i].BatchRow); err != nil {
+		if err := p.add(s.ranks[r].engines[i], s.ranks[r].progs[i]); err != nil {
 			return nil, err
 		}
 	}
 	return p.ratios, nil
 }
 
-// add adds a rank's ratios, which belong to the rows of the batch from row first on.
-func (p *pairs) add(e *exec.Engine, first int) error {
+// add adds a rank's ratios, which belong to its rows of the batch.
+func (p *pairs) add(e *exec.Engine, prog *program.Program) error {
 	n := e.BufferLen("ratios")
 	if n == 0 {
 		return nil
@@ -81,7 +83,7 @@ func (p *pairs) add(e *exec.Engine, first int) error {
 		return err
 	}
 	for k, x := range p.read {
-		p.ratios[first+k] += float32(x)
+		p.ratios[prog.GlobalRow(k)] += float32(x)
 	}
 	return nil
 }

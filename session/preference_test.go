@@ -30,9 +30,9 @@ type pairFixture struct {
 
 var pairModels = []string{"llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny", "gemma2-tiny"}
 
-// loadPairs makes sequences of pairs: one each or, packed, two in sequences of twice the length; each pair is then in two sequences, after
-// one pair and before another, so that means over pairs are the same.
-func loadPairs(t *testing.T, name string, packed bool) *pairFixture {
+// loadPairs makes four sequences of so many pairs each. Each pair is in as many sequences as there are pairs in each, every time before and after
+// the same others, so that means over pairs are the same.
+func loadPairs(t *testing.T, name string, each int) *pairFixture {
 	t.Helper()
 	f := &pairFixture{fixture: load(t, filepath.Join("../testdata/torch", name, "config.json"))}
 	var stored struct {
@@ -47,14 +47,12 @@ func loadPairs(t *testing.T, name string, packed bool) *pairFixture {
 	}
 	torch.JSON(t, filepath.Join(f.dir, "preference.json"), &stored)
 	f.tokens, f.targets, f.moved = nil, nil, nil
-	seq, sequences := stored.Length, [][]int{{0}, {1}, {2}, {3}}
-	if packed {
-		seq, sequences = 2*seq, [][]int{{0, 1}, {2, 3}, {1, 2}, {3, 0}}
-	}
-	for _, pairs := range sequences {
+	seq := each * stored.Length
+	for first := range stored.Pairs {
 		var window []int32
 		moved := make([]float32, seq)
-		for _, k := range pairs {
+		for i := range each {
+			k := (first + i) % len(stored.Pairs)
 			p := stored.Pairs[k]
 			for side, completion := range [][]int32{p.Chosen, p.Rejected} {
 				f.begins = append(f.begins, len(f.tokens)+len(window))
@@ -99,7 +97,7 @@ func (f *pairFixture) against(t *testing.T, reference []float32, s *Session, n i
 // each document by itself.
 func TestPreference(t *testing.T) {
 	for k, name := range testkit.Sample(slices.Concat(pairModels, pairModels), 1, 8) {
-		f := loadPairs(t, name, k >= len(pairModels))
+		f := loadPairs(t, name, 1+k/len(pairModels))
 		near := func(what string, got, want, most float64) {
 			t.Helper()
 			if e := math.Abs(got/want - 1); !(e <= most) {
@@ -132,7 +130,7 @@ func TestPreference(t *testing.T) {
 func TestPreferenceTraining(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for k, name := range slices.Concat(pairModels, pairModels) {
-		f := loadPairs(t, name, k >= len(pairModels))
+		f := loadPairs(t, name, 1+k/len(pairModels))
 		own := slices.Clone(f.against(t, nil, f.open(t, f.halves(), lower.Eval), 1).Ratios)
 		s := f.open(t, plan.Plain(f.graph, 4), lower.Train)
 		for n := 1; n <= 10; n++ {
@@ -153,7 +151,7 @@ func TestPreferenceTraining(t *testing.T) {
 // TestPreferenceSlabs: ranks that share matrices have the log-probabilities of pairs that one rank has, each once, and ten steps are PyTorch's.
 func TestPreferenceSlabs(t *testing.T) {
 	for k, name := range testkit.Sample(slices.Concat(pairModels, pairModels), 1, 8) {
-		f := loadPairs(t, name, k >= len(pairModels))
+		f := loadPairs(t, name, 1+k/len(pairModels))
 		part := *f
 		part.fixture = f.slabs(t, 2)
 		want := slices.Clone(f.against(t, nil, f.open(t, plan.Plain(f.graph, 4), lower.Eval), 1).Ratios)
@@ -186,7 +184,7 @@ func TestPreferencePlans(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 21))
 	for k, name := range slices.Concat(pairModels, pairModels) {
-		f := loadPairs(t, name, r.IntN(2) == 1)
+		f := loadPairs(t, name, 1+r.IntN(2))
 		f.pairs, f.paired = f.moved, f.count()
 		if k >= len(pairModels) {
 			f.store(t, graph.BF16)

@@ -70,6 +70,7 @@ type rank struct {
 	engines []*exec.Engine
 	progs   []*program.Program
 	batch   []int32 // room for the rows of an input, where they are not consecutive
+	floats  []float32
 }
 
 // Open reserves the arenas and prepares the programs: for each step, one per
@@ -364,31 +365,35 @@ func (k *rank) feed(i int, b Batch, scalars []float32) error {
 		if n == 0 {
 			continue
 		}
-		first, end := p.BatchRow, p.GlobalRow(n-1)+1
-		if end > len(in.all) {
-			return fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", in.name, p.Rank, first, end, len(in.all))
+		rows, err := rowsOfRank(p, in.name, in.all, n, &k.batch)
+		if err == nil {
+			err = e.WriteInts(in.name, rows)
 		}
-		rows := in.all[first:end]
-		if len(p.Runs) > 0 {
-			rows = k.gather(p, in.all, n)
-		}
-		if err := e.WriteInts(in.name, rows); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return e.WriteFloats(program.StepScalars, scalars)
 }
 
-// gather returns the n rows of the batch that this rank has of the sequences that it shares. They are valid until the next call.
-func (k *rank) gather(p *program.Program, all []int32, n int) []int32 {
-	k.batch = k.batch[:0]
-	for len(k.batch) < n {
+// rowsOfRank returns the n rows of the batch that a rank has, in room if it shares sequences.
+func rowsOfRank[T any](p *program.Program, name string, all []T, n int, room *[]T) ([]T, error) {
+	first, end := p.BatchRow, p.GlobalRow(n-1)+1
+	if end > len(all) {
+		return nil, fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", name, p.Rank, first, end, len(all))
+	}
+	if len(p.Runs) == 0 {
+		return all[first:end], nil
+	}
+	rows := (*room)[:0]
+	for len(rows) < n {
 		for _, r := range p.Runs {
-			first := p.GlobalRow(len(k.batch))
-			k.batch = append(k.batch, all[first:first+r.Rows]...)
+			first := p.GlobalRow(len(rows))
+			rows = append(rows, all[first:first+r.Rows]...)
 		}
 	}
-	return k.batch
+	*room = rows
+	return rows, nil
 }
 
 // Read copies one kind of a parameter's state into dst, in the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -113,15 +114,16 @@ func TestPreference(t *testing.T) {
 	}
 }
 
-// TestPreferenceRanks: two ranks compute what one does, up to the order of sums.
+// TestPreferenceRanks: several ranks compute what one does, up to the order of sums.
 func TestPreferenceRanks(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 6")
 	args := []string{"train", file, "data=" + preferences(t, dir+"/pairs.jsonl", false), "preference.beta=0.3"}
 	call(append(args, "out="+dir+"/one")...).must(t, 0)
-	for i, more := range []string{"plan.pipeline=1", "plan={pipeline: 2, schedule: chimera}", "plan={pipeline: 2, schedule: 1f1b}"} {
+	for i, more := range []string{"plan.pipeline=1", "plan={pipeline: 2, schedule: chimera}", "plan={pipeline: 2, schedule: 1f1b}", "plan.sequence=2", "plan={pipeline: 2, sequence: 2, tensor: 1} ranks=4", "plan={sequence: 2, tensor: 2} ranks=4"} {
 		out := fmt.Sprintf("%s/%d", dir, i)
-		call(append(args, "out="+out, "ranks=2", more)...).must(t, 0)
+		plan, ranks, _ := strings.Cut(more, " ranks=")
+		call(append(args, "out="+out, "ranks="+cmp.Or(ranks, "2"), plan)...).must(t, 0)
 		a, b := steps(t, out), steps(t, dir+"/one")
 		if !slices.EqualFunc(a, b, func(x, y train.Metrics) bool {
 			return math.Abs(x.Loss-y.Loss) < 1e-5 && math.Abs(x.Margin-y.Margin) < 1e-4 && math.Abs(x.Rejected-y.Rejected) < 1e-4

@@ -16,7 +16,8 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// TestPreference: steps on pairs match the CPU's, up to the order of sums, and plans change no bit of them.
+// TestPreference: steps on pairs match the CPU's, up to the order of sums, and plans change no bit of them. GPUs
+// that share sequences of pairs give the numbers of one.
 func TestPreference(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	f := load(t, "llama-tied")
@@ -47,6 +48,9 @@ func TestPreference(t *testing.T) {
 		if e := math.Abs(plain.norms[0]/want.norms[0] - 1); !(e < most) {
 			t.Errorf("%v: gradient norm %v, on the CPU %v", d, plain.norms[0], want.norms[0])
 		}
+		part, err := graph.BuildPart(f.model, f.seq, 2, d, f.documents)
+		check(t, err)
+		f.sameAsOne(t, part, plan.Plain(part, 4), plain, most)
 		if d == graph.F32 {
 			continue // plans in bf16 take long enough
 		}

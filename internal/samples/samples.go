@@ -316,7 +316,7 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		m.Balance = 0
 	}
 	m.MaxPositions = max(m.MaxPositions, seq)
-	if m.Rotary() && (p == nil || p.Slices < 2) && share == 1 && docs != nil && rng.IntN(2) == 0 {
+	if m.Rotary() && (p == nil || p.Slices < 2) && docs != nil && rng.IntN(2) == 0 {
 		docs.Preference = 0.1
 	}
 	g, err := graph.BuildPart(m, seq, share, dt, docs)
