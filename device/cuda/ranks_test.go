@@ -219,7 +219,7 @@ func (f *fixture) sameAsOne(t *testing.T, part *graph.Graph, pl *plan.Plan, plai
 	if fmt.Sprint(bytes) != fmt.Sprint(want) {
 		t.Errorf("moved %v, the CPU's ranks %v", bytes, want)
 	}
-	for i := range plain.losses {
+	for i := range got.losses {
 		if math.Abs(got.losses[i]/plain.losses[i]-1) > tol || math.Abs(got.norms[i]/plain.norms[i]-1) > tol {
 			t.Errorf("step %d: loss %v norm %v, on one GPU %v %v", i, got.losses[i], got.norms[i], plain.losses[i], plain.norms[i])
 		}
