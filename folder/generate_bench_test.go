@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -138,11 +139,11 @@ func stepSlots(b *testing.B, name string, dtype graph.DType) {
 // newProducts returns a function that multiplies so many rows by each matrix of a model with tied embeddings.
 func newProducts(m *model.Model, rows int, dtype graph.DType) func() error {
 	e := gemm.New(pool.New(runtime.GOMAXPROCS(0)))
-	matrix := func(r, c int) gemm.Matrix {
+	matrix := func(r, c int) gemm.Matrix { // written, since all pages that nobody has written are one page in the cache
 		if dtype == graph.BF16 {
-			return gemm.Matrix{Half: make([]uint16, r*c), Stride: c}
+			return gemm.Matrix{Half: slices.Repeat([]uint16{0x3c00}, r*c), Stride: c}
 		}
-		return gemm.Matrix{Data: make([]float32, r*c), Stride: c}
+		return gemm.Matrix{Data: slices.Repeat([]float32{1.0 / 128}, r*c), Stride: c}
 	}
 	var list []func()
 	for i, p := range m.Params() {

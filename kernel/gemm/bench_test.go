@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/internal/float16"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -89,6 +90,47 @@ func benchMatrix(b *testing.B, rows, cols int, half bool) Matrix {
 		floats[i] = float32(i%17) / 17
 	}
 	return Matrix{Data: floats, Stride: cols}
+}
+
+// BenchmarkStream reports how fast one row is multiplied by matrices that come from memory: of SmolLM2-135M, and larger.
+func BenchmarkStream(b *testing.B) {
+	x, p := sets()[0], pool.New(2)
+	defer p.Close()
+	e := newEngine(p, x)
+	data := benchMatrix(b, 400, 1<<18, false).Data
+	for _, half := range []bool{false, true} {
+		kind, perFloat := "fp32", 1
+		if half {
+			kind, perFloat = "bf16", 2
+		}
+		for _, form := range []Form{NT, NN} {
+			for _, s := range [][2]int{{1536, 576}, {576, 1536}, {8192, 2048}, {2048, 8192}} {
+				n, k := s[0], s[1]
+				w := Matrix{Stride: n}
+				if form == NT {
+					w.Stride = k
+				}
+				a, c := benchMatrix(b, 1, k, half), benchMatrix(b, 1, n, half)
+				b.Run(fmt.Sprintf("%s/%dx%d/%s", kind, n, k, form), func(b *testing.B) {
+					floats := n * k / perFloat
+					var rates []float64
+					for b.Loop() {
+						start, bytes := time.Now(), 0
+						for i := 0; i+floats <= len(data); i += floats {
+							w.Data = data[i : i+floats]
+							if half {
+								w.Data, w.Half = nil, unsafe.Slice((*uint16)(unsafe.Pointer(&data[i])), n*k)
+							}
+							e.Gemm(form, 1, n, k, a, w, c, Init{})
+							bytes += 4 * floats
+						}
+						rates = append(rates, float64(bytes)/time.Since(start).Seconds())
+					}
+					b.ReportMetric(stat.Median(rates)/1e9, "GB/s")
+				})
+			}
+		}
+	}
 }
 
 // BenchmarkSerial measures the small products inside attention, all in cache.

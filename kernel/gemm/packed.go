@@ -67,7 +67,7 @@ func (j *job) walkPacked(s *Serial, blk block, sums address) {
 	blocks, row := j.k/units, uintptr(j.four.Stride)
 	scales := wide(s.c.room(blocks*PackedUnit), PackedUnit)
 	s.strip = strip{a: j.elements(s), b: address(unsafe.Pointer(unsafe.SliceData(j.four.Rows))), bRow: row, bPanel: PackedUnit * row,
-		c: sums, cPanel: 2 * stripBytes * uintptr(j.m), steps: blocks, ahead: stripRows * row, levels: addressOf(&j.four.Levels[0]), scales: scales.p}
+		c: sums, cPanel: 2 * stripBytes * uintptr(j.m), steps: blocks, ahead: PackedUnit * row, levels: addressOf(&j.four.Levels[0]), scales: scales.p}
 	for range blk.cols / PackedUnit {
 		s.strip.strips = 1
 		s.transpose(scales, operand{p: at(s.strip.b, blocks, PackedBlock/2), row: row, col: 4}, PackedUnit, blocks)

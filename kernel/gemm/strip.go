@@ -3,8 +3,9 @@ package gemm
 // Products of few rows.
 //
 // With one row of A each element of B is used once, so memory bandwidth limits the speed. B is read in strips of 16
-// of its stored rows, 64 bytes of each row per step. Each step prefetches the same bytes of the next strip into the
-// L2 cache. So rows may be short, and no strip begins with a stall, not even that of the worker's next task.
+// of its stored rows, 64 bytes of each row per step. Each step prefetches the same bytes of the next strip, or, where
+// its rows are adjacent, as many bytes in the order of addresses, in which memory is read faster (by 6 % on Zen 5). So
+// rows may be short, and no strip begins with a stall, not even that of the worker's next task.
 //
 //   - B stored [K,N]: a strip is 16 steps of k. Each sum is loaded from C, extended by 16 products and stored again;
 //     a task's part of a row of C stays in the L1 cache.
@@ -28,6 +29,7 @@ type strip struct {
 	c, cPanel       address // panels of 16 columns; the rows of a panel are contiguous
 	steps, strips   int
 	ahead           uintptr
+	adjacent        uintptr // not 0 if there are no gaps between rows of B
 	levels, scales  address // for weights in 4 bits: 16 levels; the scales of the strips' rows, block by block
 }
 
@@ -151,6 +153,9 @@ func (j *job) walkColumns(s *Serial, blk block, sums address) {
 		b := j.b.from(k, blk.n0)
 		s.strip = strip{a: at(a, k, j.unitBytes()), b: b.p, bRow: b.col, bPanel: stripRows * b.col, c: sums, cPanel: stripBytes * uintptr(j.m)}
 		s.strip.steps = kc / j.stepUnits()
+		if b.col == uintptr(s.strip.steps)*stripBytes {
+			s.strip.adjacent = 1
+		}
 		j.strips(s, blk.cols/stripRows, next)
 	}
 }

@@ -18,20 +18,19 @@ func halfStrips512(a *asm) {
 
 // halfColumns512 is columnStrips512 for a step of 32 products.
 func halfColumns512(a *asm, height int) {
-	w, sums := walk512, regs("Z", 32-fewRows, height)
+	w, sums := runs512, regs("Z", 32-fewRows, height)
 	w.emit(a, fmt.Sprintf("halfColumns512x%d", height), func() {
 		a.op("VPTERNLOGD $0xff, Z20, Z20, Z20")
 		a.op("VPSLLD $16, Z20, Z20")
 		for m, sum := range sums {
 			a.op("VMOVUPS %d(DX), %s", 64*m, sum)
 		}
-	}, func(fetch func(i int)) {
+	}, func() {
 		for i := range stripRows {
 			a.op("VMOVUPS %s, Z%d", w.at(i), i)
 		}
 		network512(a)
 		for pair := range stripRows {
-			fetch(pair)
 			a.op("VPSLLD $16, Z%d, Z16", pair)
 			a.op("VPANDD Z20, Z%d, Z17", pair)
 			for i := range 2 {
@@ -51,15 +50,12 @@ func halfColumns512(a *asm, height int) {
 // halfRows512 is rowStrips512 for a step of 32 columns, 16 at a time.
 func halfRows512(a *asm, height int) {
 	w, sums := walk512, regs("Z", 32-fewRows, height)
-	w.emit(a, fmt.Sprintf("halfRows512x%d", height), func() {}, func(fetch func(i int)) {
+	w.emit(a, fmt.Sprintf("halfRows512x%d", height), func() {}, func() {
 		for panel := range 2 {
 			for m, sum := range sums {
 				a.op("VMOVUPS %d(DX), %s", 64*(panel*height+m), sum)
 			}
 			for i := range stripRows {
-				if panel == 0 {
-					fetch(i)
-				}
 				a.op("VPMOVZXWD %s, Z%d", w.ptr.addr(i, 32*panel), i)
 				a.op("VPSLLD $16, Z%d, Z%d", i, i)
 				for m, sum := range sums {
@@ -84,13 +80,10 @@ func halfColumns256(a *asm) {
 		for block, sum := range sums {
 			a.op("VMOVUPS %d(DX), %s", 32*block, sum)
 		}
-	}, func(fetch func(i int)) {
+	}, func() {
 		for part := range 2 {
 			for block, sum := range sums {
 				for i := range blockRows {
-					if part == 0 {
-						fetch(blockRows*block + i)
-					}
 					a.op("VMOVUPS %s, Y%d", w.ptr.addr(blockRows*block+i, 32*part), i)
 				}
 				network256(a)
@@ -120,12 +113,11 @@ func halfRows256(a *asm) {
 		for i := range blockRows {
 			a.op("VBROADCASTSS %d(R13), Y%d", 4*i, i)
 		}
-	}, func(fetch func(i int)) {
+	}, func() {
 		for v := range 2 {
 			a.op("VMOVUPS %d(DX), Y%d", 32*v, 8+v)
 		}
 		for i := range blockRows {
-			fetch(i)
 			for v := range 2 {
 				a.op("VPMOVZXWD %s, Y%d", w.ptr.addr(i, 16*v), 10+v)
 				a.op("VPSLLD $16, Y%d, Y%d", 10+v, 10+v)

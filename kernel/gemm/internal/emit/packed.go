@@ -4,7 +4,7 @@ import "fmt"
 
 // Offsets of the fields of gemm.strip for weights in 4 bits.
 const (
-	stripLevels = 8*iota + stripAhead + 8
+	stripLevels = 8*iota + stripAdjacent + 8
 	stripScales
 )
 
@@ -16,8 +16,8 @@ const (
 	packedRows  = 3
 )
 
-// walkPacked reads a block's indices of each of 16 rows per step.
-var walkPacked = walker{stripRows, packedBlock / 2, walk512.ptr}
+// walkPacked reads a block's indices of each of 16 rows per step, twice. Rows are adjacent but for their scales.
+var walkPacked = walker{rows: stripRows, bytes: packedBlock / 2, ptr: walk512.ptr, run: 2 * stripRows * (packedBlock/2 + 4)}
 
 // packedStrips512 writes columnStrips512 for two strips at a time of a B of 4-bit indices, two in a byte, into a
 // table of 16 levels; each block of 64 has a scale. (The sums of one strip would wait for each other.) Words of 8
@@ -35,14 +35,16 @@ func packedStrips512(a *asm, name string, height int, pairs bool) {
 		a.op("MOVQ %d(DI), DX", stripLevels)
 		a.op("VMOVUPS (DX), %s", levels)
 		a.op("MOVQ %d(DI), DX", stripScales)
+		a.op("MOVQ R15, BX")
+		a.op("SHLQ $4, BX")
 		if pairs {
 			a.op("VMOVDQU32 interleave<>(SB), %s", order)
 		}
-	}, func(fetch func(i int)) {
+	}, func() {
 		words := [2][]string{packedNetwork(a, w, regs("Z", 0, 8), regs("Z", 8, 4))}
-		move := func(how string) {
+		move := func(how string) { // to the other strip
 			for _, p := range w.ptr.pointers {
-				a.op("%s R14, %s", how, p)
+				a.op("%s BX, %s", how, p)
 			}
 		}
 		move("ADDQ")
@@ -52,10 +54,6 @@ func packedStrips512(a *asm, name string, height int, pairs bool) {
 		}
 		a.op("ADDQ $128, DX")
 		for p := range packedBlock / 2 {
-			if p == stripRows { // from here on the fourth strip is fetched instead of the third
-				move("ADDQ")
-			}
-			fetch(p % stripRows)
 			for strip := range scales {
 				t := regs("Z", 12+2*strip, 2) // weights 2p and 2p+1 of each row
 				for i := range t {
@@ -86,7 +84,6 @@ func packedStrips512(a *asm, name string, height int, pairs bool) {
 				}
 			}
 		}
-		move("SUBQ")
 		move("SUBQ")
 		units := packedBlock
 		if pairs {
