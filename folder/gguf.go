@@ -58,7 +58,7 @@ var ggufFamilies = map[string]ggufFamily{
 var ggufSplits = map[bpe.Pattern]string{bpe.PatternGPT2: "gpt-2", bpe.PatternLlama3: "smaug-bpe", bpe.PatternQwen2: "qwen2", bpe.PatternO200k: "gpt-4o"}
 
 // WriteGGUF writes a model folder, with an adapter merged into its model, as one file for llama.cpp: weights, tokenizer and chat
-// template. Matrices get the given type, those whose rows are no whole blocks F16; vectors stay in fp32, as llama.cpp wants them.
+// template. How matrices are stored, ggufType says; vectors stay in fp32, as llama.cpp wants them.
 func WriteGGUF(ctx context.Context, from string, w io.Writer, as gguf.Type, progress Progress) error {
 	f, err := Open(from)
 	if err != nil {
@@ -225,10 +225,33 @@ func (m *merger) ggufTensor(known ggufFamily, p model.Param, t gguf.Tensor, file
 	if known.pairs && (strings.HasSuffix(t.Name, "attn_q.weight") || strings.HasSuffix(t.Name, "attn_k.weight")) {
 		t.Read = func() ([]float32, error) { x, err := read(); return neighbours(x, cols, m.Model.HeadDim), err }
 	}
-	if !t.Type.Fits(t.Shape[1]) {
-		t.Type = gguf.F16
-	}
+	t.Type = m.ggufType(t.Type, t.Name, p.Layer, t.Shape[1])
 	return t
+}
+
+// ggufType returns how a matrix is stored. In files of Q4_K matrices that matter most have more bits, as llama.cpp's own Q4_K_M has them:
+// the head, or the embedding that is also the head, and, in the first and last eighth of the layers and in every third between, values
+// and what leads back from the feed-forward part. (Queries, keys and values that are one matrix, which it stores in 5 bits, have 6.)
+func (m *merger) ggufType(as gguf.Type, name string, layer, cols int) gguf.Type {
+	head := "output.weight"
+	if m.Model.Tied {
+		head = "token_embd.weight"
+	}
+	layers := m.Model.Layers
+	outer := layer < layers/8 || layer >= 7*layers/8 || (layer-layers/8)%3 == 2
+	ends := func(with string) bool { return strings.HasSuffix(name, "."+with+".weight") }
+	switch {
+	case as.Blocks() > 32 && name == "position_embd.weight":
+		return gguf.F32
+	case as == gguf.Q4K && (name == head || ends("attn_qkv") || outer && (ends("attn_v") || ends("ffn_down"))):
+		as = gguf.Q6K
+	}
+	for _, t := range append([]gguf.Type{as}, map[gguf.Type][]gguf.Type{gguf.Q4K: {gguf.Q5}, gguf.Q6K: {gguf.Q8}}[as]...) {
+		if t.Fits(cols) {
+			return t
+		}
+	}
+	return gguf.F16
 }
 
 // neighbours orders each head's rows so that those that are rotated together, i and i + head/2, are next to each other.

@@ -4,8 +4,10 @@
     go build -o /tmp/athanor ./cmd/athanor && python3 tools/check_gguf.py /tmp/athanor FOLDER
 
 FOLDER gets tiny models of each family that Athanor trains on Go's source. For every type of weights: transformers loads the file,
-and generates the same tokens, greedily, as from the model folder (for q8_0: logits within a hundredth); the tokenizer in the file
-gives the same ids; tensors are what the package gguf unpacks. Needs torch, transformers, gguf.
+and generates the same tokens, greedily, as from the model folder (in few bits: logits are near); the tokenizer in the file
+gives the same ids; tensors are what the package gguf unpacks. llama.cpp itself makes q4_k_m and q6_k of the f32 file: types of tensors
+are the same (but GPT-2's joined queries, keys and values), and values as near to those in f32. Needs torch, transformers, gguf,
+llama-cpp-python.
 """
 import json
 import pathlib
@@ -24,7 +26,31 @@ MODELS = {
     "llama": "{type: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, tied: false}",
     "qwen2": "{type: qwen2, layers: 2, width: 64, heads: 4, kv_heads: 2}",
     "qwen3": "{type: qwen3, layers: 2, width: 64, heads: 4, kv_heads: 2, head_dim: 128}",
+    "wide": "{type: llama, layers: 9, width: 256, heads: 4, kv_heads: 2, feed_forward: 512}",
 }
+MIXED = {"q6_k": 18, "q4_k_m": 15}  # numbers of llama.cpp
+
+
+def beside_llama_cpp(name, kind, ours, exact):
+    """Compares a file with what llama.cpp makes of the one in f32."""
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = MIXED[kind]
+    file = folder / f"{name}.{kind}.theirs.gguf"
+    assert llama_cpp.llama_model_quantize(str(folder / f"{name}.f32.gguf").encode(), str(file).encode(), params) == 0
+    ours = {t.name: t for t in ours.tensors}
+    worst, other = 0.0, []
+    for t in gguf.GGUFReader(file).tensors:
+        if ours[t.name].tensor_type != t.tensor_type:
+            other.append(f"{t.name}: {ours[t.name].tensor_type.name}, not {t.tensor_type.name}")
+            continue
+        miss = [abs(gguf.dequantize(x.data, x.tensor_type) - exact[t.name]).mean() for x in (ours[t.name], t)]
+        worst = max(worst, miss[0] / miss[1] if miss[1] else float(miss[0] > 0))
+    return worst, other
+
+
+
 TEXT = "// Close closes the connection.\nfunc (c *conn) Close() error {\n"
 failed = 0
 for name, sizes in MODELS.items():
@@ -43,7 +69,7 @@ for name, sizes in MODELS.items():
     want = exact.generate(ids, max_new_tokens=20, do_sample=False)
     with torch.no_grad():
         logits = exact(ids).logits
-    for kind in ("f32", "f16", "bf16", "q8_0"):
+    for kind in ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k_m"):
         file = folder / f"{name}.{kind}.gguf"
         file.unlink(missing_ok=True)
         subprocess.run([athanor, "export", str(model), str(file), "--gguf", kind], check=True, capture_output=True)
@@ -55,8 +81,14 @@ for name, sizes in MODELS.items():
             far = float((read(ids).logits - logits).norm() / logits.norm())
         own = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
         same_ids = own(TEXT, add_special_tokens=False).input_ids == ids[0].tolist()
-        most = dict(f32=1e-6, f16=1e-3, bf16=1e-2, q8_0=2e-2)[kind]
-        ok = far < most and same_ids and (kind == "q8_0" or torch.equal(got, want))
+        most = dict(f32=1e-6, f16=1e-3, bf16=1e-2, q8_0=2e-2, q6_k=5e-2, q4_k_m=0.2)[kind]
+        ok = far < most and same_ids and ("q" in kind or torch.equal(got, want))
+        if kind == "f32":
+            numbers = values
+        if kind in MIXED:
+            worst, other = beside_llama_cpp(name, kind, reader, numbers)
+            ok = ok and worst < 1.01 and all("attn_qkv" in o for o in other)
+            print(f"{name:6} {kind:6} misses by at most {worst:.4f} of what llama.cpp's misses by; other types: {other}")
         failed += not ok
-        print(f"{name:6} {kind:5} {len(values)} tensors, {file.stat().st_size} bytes; logits differ by {far:.1e}; same tokens: {torch.equal(got, want)}; same ids: {same_ids}{'' if ok else '  FAILED'}")
+        print(f"{name:6} {kind:6} {len(values)} tensors, {file.stat().st_size} bytes; logits differ by {far:.1e}; same tokens: {torch.equal(got, want)}; same ids: {same_ids}{'' if ok else '  FAILED'}")
 sys.exit(failed > 0)

@@ -14,8 +14,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/athanor-llm/athanor/internal/float16"
 )
@@ -26,16 +28,20 @@ type Type uint32
 const (
 	F32  Type = 0
 	F16  Type = 1
-	Q8   Type = 8 // Q8_0: 32 numbers as one F16 and, multiplied by it, 8 bits each
+	Q5   Type = 6  // Q5_0: 32 numbers as one F16 and, multiplied by it, 5 bits each
+	Q8   Type = 8  // Q8_0: 32 numbers as one F16 and, multiplied by it, 8 bits each
+	Q4K  Type = 12 // see kquant.go
+	Q6K  Type = 14
 	BF16 Type = 30
 )
 
-// types have the names, the number of numbers in a block and its bytes, and the number of general.file_type.
+// types have the names, the number of numbers in a block and its bytes, and the number of general.file_type. That of Q4K is
+// said of files in which some matrices are Q6K.
 var types = map[Type]struct {
 	name         string
 	block, bytes int
 	file         uint32
-}{F32: {"f32", 1, 4, 0}, F16: {"f16", 1, 2, 1}, Q8: {"q8_0", 32, 34, 7}, BF16: {"bf16", 1, 2, 32}}
+}{F32: {"f32", 1, 4, 0}, F16: {"f16", 1, 2, 1}, Q5: {"q5_0", 32, 22, 8}, Q8: {"q8_0", 32, 34, 7}, Q4K: {"q4_k_m", superBlock, 144, 15}, Q6K: {"q6_k", superBlock, 210, 18}, BF16: {"bf16", 1, 2, 32}}
 
 func (t Type) String() string { return types[t].name }
 
@@ -54,6 +60,9 @@ func TypeNamed(name string) (Type, error) {
 	slices.Sort(names)
 	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(names, ", "))
 }
+
+// Blocks returns how many numbers a block has.
+func (t Type) Blocks() int { return types[t].block }
 
 // Fits reports whether rows of so many numbers are whole blocks.
 func (t Type) Fits(cols int) bool { return cols%types[t].block == 0 }
@@ -202,31 +211,43 @@ func (w *writer) value(x any) {
 
 // tensor writes numbers as a type, rounded to the nearest.
 func (w *writer) tensor(t Type, x []float32) {
-	const piece = 1 << 12 // a multiple of all blocks
-	var b []byte
-	for ; len(x) > 0; x = x[min(piece, len(x)):] {
-		b = b[:0]
-		part := x[:min(piece, len(x))]
+	const piece = 1 << 14 // a multiple of all blocks
+	for round := range slices.Chunk(x, piece*runtime.GOMAXPROCS(0)) {
+		pieces := slices.Collect(slices.Chunk(round, piece))
+		done := make([][]byte, len(pieces))
+		var all sync.WaitGroup
+		for i, part := range pieces {
+			all.Go(func() { done[i] = t.encode(part) })
+		}
+		all.Wait()
+		for _, b := range done {
+			w.bytes(b)
+		}
+	}
+}
+
+// encode returns numbers, whole blocks, as they are stored.
+func (t Type) encode(x []float32) []byte {
+	b := make([]byte, 0, t.Bytes(len(x)))
+	for block := range slices.Chunk(x, types[t].block) {
 		switch t {
 		case F32:
-			for _, v := range part {
-				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-			}
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(block[0]))
 		case F16:
-			for _, v := range part {
-				b = binary.LittleEndian.AppendUint16(b, float16.ToF16(v))
-			}
+			b = binary.LittleEndian.AppendUint16(b, float16.ToF16(block[0]))
 		case BF16:
-			for _, v := range part {
-				b = binary.LittleEndian.AppendUint16(b, float16.ToBF16(v))
-			}
+			b = binary.LittleEndian.AppendUint16(b, float16.ToBF16(block[0]))
 		case Q8:
-			for block := range slices.Chunk(part, types[Q8].block) {
-				b = appendQ8(b, block)
-			}
+			b = appendQ8(b, block)
+		case Q5:
+			b = appendQ5(b, block)
+		case Q4K:
+			b = appendQ4K(b, block)
+		case Q6K:
+			b = appendQ6K(b, block)
 		}
-		w.bytes(b)
 	}
+	return b
 }
 
 // appendQ8 appends a block of Q8_0, rounded as ggml does: quantize_row_q8_0_ref.
@@ -243,6 +264,33 @@ func appendQ8(b []byte, block []float32) []byte {
 	}
 	for _, v := range block {
 		b = append(b, byte(int8(math.Round(float64(v*inverse)))))
+	}
+	return b
+}
+
+// appendQ5 appends a block of Q5_0, rounded as ggml does: the number of the largest magnitude is -16, with a scale of either sign.
+func appendQ5(b []byte, block []float32) []byte {
+	var most float32
+	for _, v := range block {
+		if math.Abs(float64(v)) > math.Abs(float64(most)) {
+			most = v
+		}
+	}
+	d := most / -16
+	inverse := float32(0)
+	if d != 0 {
+		inverse = 1 / d
+	}
+	var q [32]byte
+	var high uint32
+	for i, v := range block {
+		q[i] = byte(min(31, int(float32(v*inverse)+16.5)))
+		high |= uint32(q[i]>>4) << i
+	}
+	b = binary.LittleEndian.AppendUint16(b, float16.ToF16(d))
+	b = binary.LittleEndian.AppendUint32(b, high)
+	for i := range 16 {
+		b = append(b, q[i]&15|q[i+16]&15<<4)
 	}
 	return b
 }

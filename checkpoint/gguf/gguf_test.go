@@ -29,7 +29,7 @@ func TestWrite(t *testing.T) {
 	x := numbers()
 	read := func(x []float32) func() ([]float32, error) { return func() ([]float32, error) { return x, nil } }
 	var tensors []Tensor
-	for i, kind := range []Type{F32, F16, BF16, Q8} {
+	for i, kind := range []Type{F32, F16, BF16, Q8, Q5} {
 		tensors = append(tensors, Tensor{string(rune('a' + i)), []int{3, 64}, kind, read(x)})
 	}
 	tensors = append(tensors, Tensor{"norm", []int{5}, F32, read(x[:5])})

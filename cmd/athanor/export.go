@@ -30,7 +30,7 @@ func (v *mergeCmd) Run(c *cli.Context) error {
 type exportCmd struct {
 	From      string `arg:"" help:"Model folder, such as a checkpoint, or adapter folder." placeholder:"FOLDER"`
 	Folder    string `arg:"" help:"The model folder to make; it must not exist." placeholder:"NEW"`
-	GGUF      string `help:"Write one file for llama.cpp instead, named NEW, with matrices as f32, f16, bf16 or q8_0." enum:"none,f32,f16,bf16,q8_0" default:"none"`
+	GGUF      string `help:"Write one file for llama.cpp instead, named NEW, with matrices as f32, f16, bf16, q8_0, q6_k or q4_k_m." enum:"none,f32,f16,bf16,q8_0,q6_k,q4_k_m" default:"none"`
 	Precision string `help:"Data type of the weights: fp32, bf16, or files, which keeps that of the files." enum:"files,fp32,bf16" default:"files"`
 }
 

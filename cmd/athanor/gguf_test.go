@@ -134,6 +134,14 @@ func TestGGUF(t *testing.T) {
 	if r := float64(small.Size()) / float64(large.Size()); math.Abs(r-34.0/128) > 0.1 {
 		t.Errorf("%d bytes of %d", small.Size(), large.Size())
 	}
+	for _, kind := range []string{"q4_k_m", "q6_k"} { // of rows of 32 numbers, so Q5_0 and Q8_0
+		call("export", base, dir+"/"+kind, "--gguf", kind).must(t, 0)
+		smaller, err := os.Stat(dir + "/" + kind)
+		check(t, err)
+		if got := smaller.Size(); got > small.Size() || kind == "q4_k_m" && got == small.Size() {
+			t.Errorf("%s has %d bytes, and q8_0 %d", kind, got, small.Size())
+		}
+	}
 	call("export", base, dir+"/a.gguf", "--gguf", "f16").must(t, 2, "already exists", "hint:")
 	call("export", base, dir+"/b.gguf", "--gguf", "f16", "--precision", "bf16").must(t, 2, "--precision", "hint:")
 	other, _ := modelFolder(t, "model: {type: gpt_neox, layers: 1, width: 32, heads: 4}")
