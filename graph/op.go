@@ -336,8 +336,8 @@ var table = [NumOps]Info{
 	Combine: {Name: "combine", Args: args("y:f[N,D]:st x:f[N,X]:rt res:f[N,D]:rt?"), Kind: RowWise, Rule: combined},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
 	// A Scale of 0 is 1. With Vocab wte has the rows from First on of that
-	// many tokens, and of the others there is nothing.
-	Embed: {Name: "embed", Kind: RowWise, Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:q[V,D]:r wpe:q[P,D]:r?"), Bytes: embedBytes, Position: true, Rule: positions(EmbedWPE)},
+	// many tokens, and of the others there is nothing; with Acc the rows of x of other tokens stay as they are.
+	Embed: {Name: "embed", Kind: RowWise, Args: args("x:f[N,D]:st tokens:i[N,1]:rt wte:q[V,D]:r wpe:q[P,D]:r?"), Bytes: embedBytes, Position: true, Rule: positions(EmbedWPE)},
 	// dwte (+)= rows of dx*Scale scattered, tokens ascending; without Acc dwte is
 	// cleared first.
 	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s[V,D]:s dx:f[N,D]:rt tokens:i[N,1]:rt"), Bytes: embedBytes},
@@ -349,7 +349,7 @@ var table = [NumOps]Info{
 	// logits are columns First to First+V of the vocabulary, and parts has what LossPart says of all columns.
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt? parts:s[N,2P]:rt?"), Kind: RowWise},
 	// parts [N,2P] f32 = 0 but for columns 2k and 2k+1, where logits are columns First = k*V to First+V of a vocabulary of P*V:
-	// log(sum(exp(logits))), and logits[target-First], or 0 where that is another's.
+	// log(sum(exp(logits))), and logits[target-First], or 0 where that is another's. Or parts has only these two columns.
 	LossPart: {Name: "loss_part", Args: args("parts:s[N,2P]:wt logits:f[N,V]:rt targets:i[N,1]:rt"), Kind: RowWise, Rule: ofVocabulary},
 	// The loss of pairs, see PairLoss. A sequence of Seq rows, at least two,
 	// consists of documents, each the rows with the same start: the first is chosen and the second rejected,

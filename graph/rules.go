@@ -204,9 +204,9 @@ func balanced(a *Attr, d []Dim) string {
 	return wholeSequences(a, d[RouteBwdLogits].Rows)
 }
 
-// ofVocabulary: logits are one of the equal parts of a vocabulary.
+// ofVocabulary: logits are one of the equal parts of a vocabulary, or one of any size whose columns alone the result has.
 func ofVocabulary(a *Attr, d []Dim) string {
-	if v := d[LossPartLogits].Cols; v > 0 && (a.First%v != 0 || a.First/v >= d[LossPartParts].Cols/2) {
+	if v := d[LossPartLogits].Cols; v > 0 && d[LossPartParts].Cols > 2 && (a.First%v != 0 || a.First/v >= d[LossPartParts].Cols/2) {
 		return fmt.Sprintf("columns %d to %d are none of %d equal parts of a vocabulary", a.First, a.First+v, d[LossPartParts].Cols/2)
 	}
 	return ""

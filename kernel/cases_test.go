@@ -398,6 +398,7 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		}
 		if m.IntN(2) == 0 { // a third of a vocabulary
 			s.attr.First, s.attr.Vocab, s.t[graph.EmbedTokens] = m.IntN(3)*vocab, 3*vocab, m.ints(n, 0, 3*vocab)
+			s.attr.Acc = m.acc
 		}
 		return s
 	},
@@ -417,7 +418,8 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 	},
 	graph.LossPart: func(m *maker) sample {
 		n, vocab, parts := m.rows(), m.n(), 1+m.IntN(4)
-		return sample{attr: graph.Attr{First: m.IntN(parts) * vocab}, t: []Tensor{m.f32(n, 2*parts), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, parts*vocab)}, token: []bool{true, true, true}}
+		own := []int{1, parts}[m.IntN(2)] // parts in whose columns it writes
+		return sample{attr: graph.Attr{First: m.IntN(parts) * vocab}, t: []Tensor{m.f32(n, 2*own), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, parts*vocab)}, token: []bool{true, true, true}}
 	},
 	graph.CrossEntropy: func(m *maker) sample {
 		n, vocab := m.rows(), m.n()

@@ -111,7 +111,7 @@ func lossPartRef(_ *Env, a *graph.Attr, t []Tensor) {
 		for c := range parts.Cols {
 			parts.Set(r, c, 0)
 		}
-		k := 2 * (a.First / x.Cols)
+		k := 2 * (a.First / x.Cols) % parts.Cols
 		parts.Set(r, k, math.Log(sum)+m)
 		parts.Set(r, k+1, mine)
 	}
@@ -126,7 +126,7 @@ func lossPart(e *Env, a *graph.Attr, t []Tensor) {
 			x, next, m := w.logits(c, logits, r, b.R1)
 			out := c.t[graph.LossPartParts].row(r, 0, c.t[graph.LossPartParts].Cols)
 			clear(out)
-			k := 2 * (c.a.First / c.cols)
+			k := 2 * (c.a.First / c.cols) % len(out)
 			out[k] = float32(math.Log(float64(w.v.SumExp(x, next, 1, m))) + float64(m))
 			if at := int(targets.I32[r*targets.Stride]) - c.a.First; at >= 0 && at < c.cols {
 				out[k+1] = x[at]

@@ -8,7 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// Embed: x[n] = wte[tokens[n]-First]*Scale + wpe[(n+Row0) mod Seq + PosOffset], without the first where wte has no such row. EmbedBwd and PosBwd
+// Embed: x[n] = wte[tokens[n]-First]*Scale + wpe[(n+Row0) mod Seq + PosOffset], without the first where wte has no such row, or with Acc not at
+// all there. EmbedBwd and PosBwd
 // add the rows of dx (times Scale in EmbedBwd) to the table rows that they came from, in
 // ascending order of tokens.
 
@@ -33,6 +34,9 @@ func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 	x, tokens, wte, wpe := &t[graph.EmbedX], &t[graph.EmbedTokens], &t[graph.EmbedWTE], &t[graph.EmbedWPE]
 	for r := range x.Rows {
 		id, has := tokenRow(a, tokens.I32[r*tokens.Stride], wte.Rows)
+		if a.Acc && !has {
+			continue
+		}
 		for c := range x.Cols {
 			v := 0.0
 			if has {
@@ -107,6 +111,9 @@ func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 	v := functions[T](w, x)
 	for r := b.R0; r < b.R1; r++ {
 		id, has := tokenRow(c.a, tokens.I32[r*tokens.Stride], wte.Rows)
+		if c.a.Acc && !has {
+			continue
+		}
 		out := dest[T](w, 0, x, r, 0, n)
 		if !has {
 			clear(out)

@@ -129,7 +129,7 @@ func moveToHost(b *builder, u *unit, j int, there ...int) {
 		}
 		home := hostRows(b, r)
 		o.refs[k], o.in.Args[k] = none, home
-		if o.in.Op.Info().Args[k].Access == graph.Write {
+		if a := o.in.Op.Info().Args[k].Access; a == graph.Write || a == graph.Sum && !o.in.Attr.Acc {
 			back := copyOp(device.HostToDev, o.in.Key, program.Region{}, home)
 			back.refs = []ref{r, none}
 			after = append(after, back)

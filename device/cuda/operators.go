@@ -261,7 +261,7 @@ func crossEntropy(b *builder) error {
 func lossPart(b *builder) error {
 	ops := b.ops()
 	a, logits := b.newArgs(ops...), ops[graph.LossPartLogits]
-	a.n[1], a.n[4] = int32(b.call.Attr.First), int32(b.call.Attr.First/logits.Cols)
+	a.n[1], a.n[4] = int32(b.call.Attr.First), int32(b.call.Attr.First/logits.Cols%max(ops[graph.LossPartParts].Cols/2, 1))
 	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops...)}
 	return b.start(unit, "loss_part", [3]int64{int64(logits.Rows), 1, 1}, 2*threads, 0, a)
 }
@@ -319,7 +319,7 @@ func (b *builder) embed(at bool) error {
 	n := int64(x.Rows) * int64(x.Cols) / int64(v)
 	unit := kernels.Unit{File: "embed", Defines: fmt.Sprintf("%s%s VEC=%d", types(ops[:graph.EmbedAtPos]...), atDefine(at), v)}
 	a := b.newArgs(ops...)
-	a.n[0], a.f[0] = int32(b.call.Attr.First), b.embedScale()
+	a.n[0], a.n[1], a.f[0] = int32(b.call.Attr.First), int32(bit(b.call.Attr.Acc)), b.embedScale()
 	return b.start(unit, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
 }
 

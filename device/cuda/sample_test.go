@@ -495,7 +495,7 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 	},
 	graph.Embed: func(s *sample) {
 		n, c, vocab, parts := s.n(), s.cols(), s.n(), 1+s.IntN(2)
-		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9), Scale: 2.5 * float64(s.IntN(2)), First: vocab * s.IntN(parts), Vocab: vocab * parts}
+		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9), Scale: 2.5 * float64(s.IntN(2)), First: vocab * s.IntN(parts), Vocab: vocab * parts, Acc: s.acc && parts > 1}
 		s.call.Attr = a
 		s.mat(n, c)
 		s.ints(n, 0, parts*vocab)
@@ -556,7 +556,7 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 	graph.LossPart: func(s *sample) {
 		n, vocab := s.long()
 		s.call.Attr.First = 2 * vocab
-		s.f32(n, 8)
+		s.f32(n, 2+6*s.IntN(2)) // this part's columns, or those of all
 		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })
 		s.ints(n, -1, 4*vocab)
 	},

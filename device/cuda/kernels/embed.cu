@@ -1,12 +1,14 @@
 // x tokens wte wpe: x[n] = wte[tokens[n]]*f[0] + wpe[(n+row0) mod seq + offset]; with AT
-// wte begins with row n[0] of the vocabulary, and rows that it does not have are 0;
+// wte begins with row n[0] of the vocabulary, and rows that it does not have are 0 or, if n[1], stay as they are;
 // there is an operand pos, and the row of wpe is the position of row n + offset.
 extern "C" __global__ void embed(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
   float x[VEC], p[VEC];
   int id = *at<int>(a.t[1], r, 0) - a.n[0];
-  if (id >= 0 && id < a.t[2].rows) {
+  bool has = id >= 0 && id < a.t[2].rows;
+  if (a.n[1] && !has) return;
+  if (has) {
     load(x, at<T2>(a.t[2], id, c));
     for (int i = 0; i < VEC; i++) x[i] *= a.f[0];
   } else {
