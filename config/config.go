@@ -191,6 +191,8 @@ type Plan struct {
 
 	Sequence int `yaml:"sequence"` // ranks that share each sequence, each with part of its tokens; 1: none
 	Tensor   int `yaml:"tensor"`   // ranks that share each matrix, each with some heads and some of the feed-forward; 1: none
+
+	VocabularyParts int `yaml:"vocabulary_parts"` // parts of embedding and head, of which one at a time is on the device; none: as memory asks
 }
 
 // Shares maps layers to fractions, 0 to 1; EveryLayer stands for all layers not named.

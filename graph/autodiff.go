@@ -61,7 +61,7 @@ var rules = map[Op]rule{
 	},
 	SoftCap:      func(*differentiator, *Node) {}, // cross-entropy's gradient is of what was capped
 	Embed:        diffEmbed,
-	LossPart:     func(*differentiator, *Node) {},
+	LossPart:     diffLossPart,
 	CrossEntropy: diffCrossEntropy,
 	Preference:   func(*differentiator, *Node) {},
 	LossSum:      func(*differentiator, *Node) {},
@@ -86,7 +86,7 @@ func (b *builder) differentiate() {
 // node appends a node to the backward pass of the segment.
 func (b *differentiator) node(op Op, attr Attr, args ...Use) {
 	attr.Unit = b.g.unit(args)
-	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
+	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk, Turn: b.turn}
 	if h := b.held; h != nil && (n.Writes(h.Args[LinearDWX].Value) || n.Writes(h.Args[LinearDWDY].Value)) {
 		b.release()
 	}
@@ -97,7 +97,7 @@ func (b *differentiator) node(op Op, attr Attr, args ...Use) {
 func (b *differentiator) appendBackward() {
 	b.need()
 	for s := b.g.Head(); s >= 0; s-- {
-		b.seg = &b.g.Segments[s]
+		b.seg, b.turn = &b.g.Segments[s], 0
 		b.seg.DOut = b.gradientOf(b.seg.Out)
 		for i := len(b.seg.Forward) - 1; i >= 0; i-- {
 			n := &b.seg.Forward[i]
@@ -107,6 +107,7 @@ func (b *differentiator) appendBackward() {
 					delete(b.spread, n.Args[0].Value) // what is multiplied in place is written twice
 					b.node(AllReduce, Attr{}, b.of(n.Args[0]))
 				}
+				b.narrow(n.Args[0].Value)
 				rules[n.Op](b, n)
 			}
 		}
@@ -192,6 +193,9 @@ func (b *differentiator) into(u Use) (to Use, acc bool) {
 // contributions come in chunks of rows.
 func (b *differentiator) gradient(of int) int {
 	v := b.g.Values[of]
+	if b.wide[of] {
+		v.Name, v.DType = v.Name+".sum", F32
+	}
 	return b.value(Value{Name: "d." + v.Name, Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols, Cuts: v.Cuts})
 }
 
@@ -376,12 +380,16 @@ func diffSwiGLU(b *differentiator, n *Node) {
 
 func diffEmbed(b *differentiator, n *Node) {
 	x, tokens, wte, wpe := n.Args[EmbedX], n.Args[EmbedTokens], n.Args[EmbedWTE], n.Args[EmbedWPE]
-	dx := b.of(x)
+	dx, attr, first := b.of(x), n.Attr, len(b.seg.Backward) == 0
+	attr.Acc = false
 	if b.trained(wte) {
-		b.node(EmbedBwd, n.Attr, b.paramGrad(wte), dx, tokens)
+		if b.g.Vocabulary.Parts > 1 && !first {
+			b.turn++
+		}
+		b.node(EmbedBwd, attr, b.paramGrad(wte), dx, tokens)
 	}
-	if b.trained(wpe) {
-		b.node(PosBwd, n.Attr, b.paramGrad(wpe), dx)
+	if b.trained(wpe) && (first || n.Attr.Vocab == 0) {
+		b.node(PosBwd, attr, b.paramGrad(wpe), dx)
 	}
 }
 

@@ -144,7 +144,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios, g.Logits = -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
-	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, below: below{lent: map[int]Use{}}}
+	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, wide: map[int]bool{}, below: below{lent: map[int]Use{}}}
 }
 
 // forward appends all nodes up to the logits.
@@ -172,6 +172,9 @@ type builder struct {
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 	// vocabParts is the number of ranks that share embedding and head; 0: none
 	vocabParts int
+	turn       int          // of nodes appended now
+	lossParts  int          // with a vocabulary in parts: what losses need to know of each
+	wide       map[int]bool // values whose gradients are added up in fp32, and then rounded
 	below      below
 }
 
@@ -242,10 +245,11 @@ var absent = Use{Value: -1}
 
 func (b *builder) node(op Op, attr Attr, args ...Use) {
 	attr.Unit = b.g.unit(args)
-	b.seg.Forward = append(b.seg.Forward, Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk})
+	b.seg.Forward = append(b.seg.Forward, Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk, Turn: b.turn})
 }
 
 func (b *builder) segment(name string, in int) {
+	b.turn = 0
 	b.g.Segments = append(b.g.Segments, Segment{Name: name, In: in, Out: -1, DIn: -1, DOut: -1})
 	b.seg = &b.g.Segments[len(b.g.Segments)-1]
 }
@@ -254,8 +258,10 @@ func (b *builder) embed() int {
 	m, g := b.m, b.g
 	b.segment("embed", -1)
 	x := b.tokens("x0", m.Width, g.DType)
-	pos := absent
-	wte := b.param(b.list[0].Name)
+	wte, pos := absent, absent
+	if name := b.list[0].Name; !inParts(b, name) {
+		wte = b.param(name)
+	}
 	if !m.Rotary() {
 		pos = b.param(b.list[1].Name)
 	}
@@ -266,9 +272,13 @@ func (b *builder) embed() int {
 	case k != 1:
 		attr.Scale = k
 	}
-	if g.Context > 0 {
+	switch {
+	case g.Context > 0:
 		b.node(EmbedAt, attr, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
-	} else {
+	case wte == absent:
+		attr.Seq = g.Sequence()
+		embedRows(b, attr, b.all(x), pos)
+	default:
 		attr.Seq = g.Sequence()
 		b.node(Embed, attr, b.all(x), b.all(g.Tokens), wte, pos)
 	}
@@ -597,23 +607,31 @@ func (b *builder) head(x int) {
 		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
 	}
 	scaleBy(b, b.all(y), cmp.Or(m.Mup.Head, 1))
+	if g.Vocabulary.Parts > 1 {
+		headParts(b, y)
+		return
+	}
 	w := b.param(b.list[0].Name)
 	if !m.Tied {
 		b.seg.Params = b.seg.Params[:len(b.seg.Params)-1]
 		w = p.param()
 	}
 	b.chunk = true
-	if cols := rounded(m.Vocab, g.DType); cols > m.Vocab {
-		g.Logits = b.tokens("logits", cols, g.DType, m.Vocab)
-	} else {
-		g.Logits = b.tokens("logits", cols, g.DType)
-	}
+	g.Logits = logitsFor(b, "logits", m.Vocab)
 	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.optional(m.HeadBias()), absent)
 	b.adapter(m.HeadName(), b.logits(), b.all(y))
 	if m.LogitCap > 0 {
 		b.node(SoftCap, Attr{Limit: m.LogitCap}, b.logits())
 	}
 	b.chunk = false
+}
+
+// logitsFor makes logits of so many tokens of the vocabulary.
+func logitsFor(b *builder, name string, tokens int) int {
+	if cols := rounded(tokens, b.g.DType); cols > tokens {
+		return b.tokens(name, cols, b.g.DType, tokens)
+	}
+	return b.tokens(name, tokens, b.g.DType)
 }
 
 // rounded returns the length of rows of n elements padded to multiples of rowAlign bytes.
@@ -627,7 +645,7 @@ func rounded(n int, d DType) int {
 const rowAlign = 64
 
 // logits returns the columns of the vocabulary; no operator touches the padding.
-func (b *builder) logits() Use { return Use{b.g.Logits, 0, b.m.Vocab} }
+func (b *builder) logits() Use { return Use{b.g.Logits, 0, b.g.LogitColumns()} }
 
 // loss appends the loss to the head's chunks of rows.
 func (b *builder) loss() {
@@ -644,6 +662,9 @@ func (b *builder) loss() {
 		b.node(LossPart, Attr{}, b.all(parts), b.logits(), b.all(g.Targets))
 		b.reduce(parts)
 		args = append(args, absent, b.all(parts))
+	}
+	if g.Vocabulary.Parts > 1 {
+		args = append(args, absent, b.all(b.lossParts))
 	}
 	b.node(CrossEntropy, Attr{Grad: true, Limit: b.m.LogitCap}, args...)
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))

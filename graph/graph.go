@@ -75,6 +75,7 @@ type Node struct {
 	// Chunked nodes run once per chunk of token rows (logits, loss and their
 	// gradients), so that the logits of all tokens never exist at once.
 	Chunked bool
+	Turn    int // of the segment's units in this direction, ascending; 0 but for vocabularies in parts, see vocabulary.go
 }
 
 // Writes reports whether a node writes (part of) a value.
@@ -98,6 +99,8 @@ type Segment struct {
 	Backward  []Node
 	Saved     []int // forward values of this segment, In included, that Backward reads
 	Params    []int // indices of parameters read, in order of first use
+
+	Turns [][]int // the same by unit, if there are several, see ReadTogether
 }
 
 // Makes reports whether a forward operator of the segment writes (part of) a value.
@@ -135,6 +138,8 @@ type Graph struct {
 	Pos       int        // i32: positions of the tokens, see EmbedAt in the table of operators
 	Rope      int        // [Seq or Context, RotaryDim] f32 or -1
 	LocalRope int        // the same for layers with a rotary base of their own
+
+	Vocabulary Vocabulary
 }
 
 // Cut returns Attr.Cut for sums over tokens: in bf16, processors with tile registers
@@ -292,8 +297,11 @@ func (n *Node) looksUp() bool {
 }
 
 // LogitColumns returns the columns of Logits that are computed: the vocabulary, or a slab of it.
-func (g *Graph) LogitColumns() int {
-	v := &g.Values[g.Logits]
+func (g *Graph) LogitColumns() int { return ColumnsOf(g, g.Logits) }
+
+// ColumnsOf returns the columns of some logits that are computed; the others make rows begin at aligned addresses.
+func ColumnsOf(g *Graph, logits int) int {
+	v := &g.Values[logits]
 	if len(v.Cuts) > 0 {
 		return v.Cuts[0]
 	}

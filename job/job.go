@@ -54,6 +54,7 @@ type Spec struct {
 	OptimizerState []plan.StateFormat
 	Share          int        // ranks that share each sequence, as plan.sequence or the plan.json says; at least 1
 	Tensor         int        // ranks that share each matrix, likewise
+	Vocabulary     int        // parts of embedding and head, likewise
 	Former         *plan.Plan // which the run's folder was last trained with; nil: none
 	Begun          *Begun     // the run that is resumed; nil: a new one
 	Tied           int        // how many consecutive layers share parameters from here on; 0: each has its own
@@ -75,6 +76,7 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
 	s.stayOnDevice()
 	s.Share, s.Tensor = shared(&s.Plan)
+	s.Vocabulary = vocabularyParts(&s.Plan)
 	s.tie()
 	s.OptimizerState = s.formats()
 	if to == config.ToRead {
@@ -175,6 +177,17 @@ func shared(p *config.Plan) (sequence, tensor int) {
 		return pl.Parts(), pl.Sharers()
 	}
 	return 1, 1
+}
+
+// vocabularyParts returns into how many parts embedding and head are divided.
+func vocabularyParts(p *config.Plan) int {
+	if p.File == "" {
+		return max(p.VocabularyParts, 1)
+	}
+	if pl := readPlan(p.File); pl != nil {
+		return max(pl.VocabularyParts, 1)
+	}
+	return 1
 }
 
 // former reads the plan that a run's folder was last trained with, if it is for the same optimizer.

@@ -47,6 +47,7 @@ func (s *Spec) WithPlan(p config.Plan) *Spec {
 	own := *s
 	own.Plan = p
 	own.Share, own.Tensor = shared(&p)
+	own.Vocabulary = vocabularyParts(&p)
 	return &own
 }
 
@@ -54,6 +55,13 @@ func (s *Spec) WithPlan(p config.Plan) *Spec {
 func (s *Spec) WithShare(sequence, tensor int) *Spec {
 	own := *s
 	own.Share, own.Tensor = sequence, tensor
+	return &own
+}
+
+// WithVocabulary returns the job with embedding and head in so many parts.
+func (s *Spec) WithVocabulary(parts int) *Spec {
+	own := *s
+	own.Vocabulary = parts
 	return &own
 }
 
@@ -100,10 +108,11 @@ func (s *Spec) WithBatch(sequences int) *Spec {
 	return &own
 }
 
-// WithFreePlan returns the job whose plan is left to the search, except for how many ranks share sequences and matrices.
+// WithFreePlan returns the job whose plan is left to the search, except for how many ranks share sequences and matrices, and for the parts
+// of the vocabulary.
 func (s *Spec) WithFreePlan() *Spec {
 	own := *s
-	own.Plan = config.Plan{Sequence: s.Plan.Sequence, Tensor: s.Plan.Tensor}
+	own.Plan = config.Plan{Sequence: s.Plan.Sequence, Tensor: s.Plan.Tensor, VocabularyParts: s.Plan.VocabularyParts}
 	return &own
 }
 

@@ -128,9 +128,10 @@ func (b *builder) clipBuffer() int {
 // recordHomes records where a piece of a chunk lives between steps.
 func (b *builder) recordHomes(c int, p piece, kind optimizer.Kind, s store, replica bool) {
 	for _, q := range b.st.splitByParam(c, p) {
-		h := program.Home{Param: q.param, Slab: b.st.slab(c), Kind: kind, Region: s.region(q.lo, q.hi), Replica: replica}
+		whole, first := b.st.g.Vocabulary.WholeOf(q.param)
+		h := program.Home{Param: whole, Slab: b.st.slab(c), Kind: kind, Region: s.region(q.lo, q.hi), Replica: replica}
 		if from, _ := b.st.rangeOf(q.param, p.kept); !p.kept || !b.st.compressed(q.param) {
-			h.At = q.lo - from
+			h.At = first + q.lo - from
 		} else {
 			h.Of = int(b.st.g.Stored(q.param).Elems())
 		}
@@ -167,15 +168,15 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 	case graph.CrossEntropy:
 		o.in.Attr.Grad = n.Attr.Grad && u.backward
 		if len(n.Args) > graph.CrossEntropyParts {
-			o.in.Attr.First = st.firstLogit()
+			o.in.Attr.First += st.firstLogit()
 		}
 	case graph.LossPart:
-		o.in.Attr.First = st.firstLogit()
+		o.in.Attr.First += st.firstLogit()
 	case graph.Embed:
 		o.in.Attr.Row0 = row % st.g.Seq
-		o.in.Attr.First, o.in.Attr.Vocab = st.firstRow(n.Args[graph.EmbedWTE])
+		o.locate(st, n.Args[graph.EmbedWTE])
 	case graph.EmbedBwd:
-		o.in.Attr.First, o.in.Attr.Vocab = st.firstRow(n.Args[graph.EmbedBwdDWTE])
+		o.locate(st, n.Args[graph.EmbedBwdDWTE])
 	case graph.RoPE, graph.PosBwd:
 		o.in.Attr.Row0 = row % st.g.Seq
 	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums
@@ -202,6 +203,13 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 		o.refs[i] = r
 	}
 	return o
+}
+
+// locate says which rows of the vocabulary a rank's part of an embedding has, if ranks share it.
+func (o *op) locate(st *step, wte graph.Use) {
+	if first, vocab := st.firstRow(wte); vocab > 0 {
+		o.in.Attr.First, o.in.Attr.Vocab = first, vocab
+	}
 }
 
 // copyOp builds a copy between two regions of equal extents.

@@ -112,7 +112,8 @@ func (b *builder) maskHome(c int) store {
 	}
 	at := store{b.buffer(buf), 0}
 	for _, m := range list {
-		b.p.Homes = append(b.p.Homes, program.Home{Param: m.param, Kind: optimizer.Mask, Region: at.region(m.lo, m.hi)})
+		whole, _ := b.st.g.Vocabulary.WholeOf(m.param)
+		b.p.Homes = append(b.p.Homes, program.Home{Param: whole, Kind: optimizer.Mask, Region: at.region(m.lo, m.hi)})
 	}
 	return at
 }

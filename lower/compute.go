@@ -15,17 +15,20 @@ func fillUnits(b *builder, units []unit) {
 		u := &units[i]
 		seg := &b.st.g.Segments[u.segment]
 		if u.forward {
-			before, loop, after := chunked(seg.Forward)
+			before, loop, after := chunked(u.forwardNodes(seg))
 			plainNodes(b, u, before, program.Forward)
 			if u.segment == b.st.g.Head() {
-				headLoops(b, u, loop, after, seg.Backward)
+				headLoops(b, u, loop, after, u.backwardNodes(seg))
 			}
 		}
 		switch {
 		case u.backward && u.half != schedule.B && !u.forward:
 			halfBackward(b, u, seg)
 		case u.backward:
-			plainNodes(b, u, seg.Backward, program.Backward)
+			if u.segment == b.st.g.Head() && !u.forward {
+				rowChunks(b, u, nil, u.backwardNodes(seg))
+			}
+			plainNodes(b, u, u.backwardNodes(seg), program.Backward)
 		}
 		u.work = append(u.work, u.sends...)
 	}

@@ -193,7 +193,8 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 			attr = st.wholeAttr(q)
 		}
 		if moments == graph.BF16 || master == graph.I8 {
-			attr.Param, attr.First = q.param, q.lo-st.offsetOf[q.param]
+			whole, first := st.g.Vocabulary.WholeOf(q.param)
+			attr.Param, attr.First = whole, first+q.lo-st.offsetOf[q.param]
 		}
 		if p := &st.g.Params[q.param]; !p.Vector && rule.Elementwise {
 			attr.Decay = st.opt.Decay

@@ -11,11 +11,12 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// unit is an element of the schedule: one segment, one micro-batch (or a slice of one),
+// unit is an element of the schedule: one segment, or one turn of it (see graph.Node), one micro-batch (or a slice of one),
 // one direction, with the transfers that belong before and after it.
 type unit struct {
 	segment, micro      int
 	forward, backward   bool          // when training, the head runs both directions at once
+	turn                int           // of the segment's nodes in the unit's direction; in both: the last forward and the first backward
 	half                schedule.Pass // of a backward pass: B all, Bx input gradients, W weight gradients
 	row, rows           int           // of the micro-batch
 	run                 int           // see runOf
@@ -32,7 +33,19 @@ func orderUnits(st *step) []unit {
 }
 
 // hasRetention reports whether u is the backward unit of a layer.
-func (u *unit) hasRetention() bool { return u.backward && !u.forward && u.segment > 0 }
+func (u *unit) hasRetention() bool { return u.backward && !u.forward && u.segment > 0 && u.turn == 0 }
+
+// forwardNodes returns the unit's nodes of a forward pass, backwardNodes those of a backward pass.
+func (u *unit) forwardNodes(seg *graph.Segment) []graph.Node {
+	return graph.InTurn(seg.Forward, u.turn)
+}
+
+func (u *unit) backwardNodes(seg *graph.Segment) []graph.Node {
+	if u.forward {
+		return graph.InTurn(seg.Backward, 0)
+	}
+	return graph.InTurn(seg.Backward, u.turn)
+}
 
 // key is the key of transfers for a chunk beside a unit.
 func (u *unit) key(c int) program.Key {
@@ -47,9 +60,9 @@ func groupUnits(st *step) []unit {
 	head, group := st.g.Head(), st.pl.Group
 	var units, late []unit // late: see sharesParams
 	for first := 0; first < st.pl.MicroBatches; first += group {
-		each := func(s int, f, b bool) {
+		each := func(s, turn int, f, b bool) {
 			for m := first; m < first+group; m++ {
-				u := unit{segment: s, micro: m, forward: f, backward: b, half: schedule.B, rows: st.rows()}
+				u := unit{segment: s, turn: turn, micro: m, forward: f, backward: b, half: schedule.B, rows: st.rows()}
 				if b && !f && st.sharesParams(s) {
 					late = append(late, u)
 					continue
@@ -57,14 +70,22 @@ func groupUnits(st *step) []unit {
 				units = append(units, u)
 			}
 		}
-		for s := 0; s < head; s++ {
-			each(s, true, false)
+		for s := 0; s <= head; s++ {
+			last := st.g.Segments[s].ForwardTurns() - 1
+			for turn := range last {
+				each(s, turn, true, false)
+			}
+			each(s, last, true, s == head && st.trains())
 		}
-		each(head, true, st.trains())
-		for s := head - 1; s >= 0 && st.goesBack(s); s-- {
-			each(s, false, true)
+		for s := head; s >= 0 && st.goesBack(s); s-- {
+			for turn := range st.g.Segments[s].BackwardTurns() {
+				if s < head || turn > 0 {
+					each(s, turn, false, true)
+				}
+			}
 		}
 	}
+	slices.SortStableFunc(late, func(a, b unit) int { return cmp.Compare(a.turn, b.turn) }) // a parameter's one after the other
 	return append(units, late...)
 }
 

@@ -25,7 +25,9 @@ func copyResults(b *builder, units []unit, loss int) {
 		if st.g.Model.LogitCap > 0 {
 			last = graph.SoftCap
 		}
-		rowsToHost(b, units, st.g.Logits, last, 0, st.g.LogitColumns())
+		for _, v := range graph.LogitValues(st.g) { // of a vocabulary in parts each by itself, as where ranks have parts
+			rowsToHost(b, units, v, last, 0, graph.ColumnsOf(st.g, v))
+		}
 	}
 	if reports && st.g.Ratios >= 0 {
 		maker, k := ratioMaker(st.pl)
@@ -39,7 +41,7 @@ func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int
 	st := b.st
 	v := &st.g.Values[value]
 	name := v.Name
-	if value == st.g.Logits && cols < st.g.Model.Vocab { // other ranks have other columns
+	if value == st.g.Logits && cols < st.g.Model.Vocab && st.g.Shared() > 1 { // other ranks have other columns
 		name = fmt.Sprintf("%s/%d", name, 1+st.rank%st.g.Shared())
 	}
 	rows := st.rows() // of a micro-batch

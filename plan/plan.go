@@ -63,6 +63,10 @@ type Plan struct {
 	// compute with the same sequences or parts of them, and so on. With Sequence, as many such groups share sequences. Left out, ranks have whole matrices.
 	Tensor int `json:"tensor,omitempty"`
 
+	// VocabularyParts is the number of parts of the rows of embedding and head, of which one at a time is on the device (see
+	// graph.BuildVocabulary). Left out, they are whole.
+	VocabularyParts int `json:"vocabulary_parts,omitempty"`
+
 	// Exchange says what ranks that share sequences exchange: with ExchangeHeads each attends to whole sequences with some heads. Left out,
 	// each attends with its tokens, and keys and values travel.
 	Exchange string `json:"exchange,omitempty"`
@@ -210,7 +214,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return g.Table(i) == g.Table(i-1) && slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1) && g.Stored(i).DType == g.Stored(i-1).DType
+	return g.Table(i) == g.Table(i-1) && g.Vocabulary.Part(i) == g.Vocabulary.Part(i-1) && slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1) && g.Stored(i).DType == g.Stored(i-1).DType
 }
 
 // aligned reports whether n elements, of which those of parameter i are the last, end at a multiple of 64 bytes.
@@ -418,6 +422,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if pl.Sharers() != g.Shared() {
 		return fmt.Errorf("plan: %d ranks share each matrix, but in the run it is %d; hint: make a new plan", pl.Sharers(), g.Shared())
 	}
+	if err := pl.validateVocabulary(g); err != nil {
+		return err
+	}
 	switch t, err := Precision(pl.Precision); {
 	case err != nil:
 		return fmt.Errorf("plan: %w", err)
@@ -495,7 +502,7 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			return fmt.Errorf("plan: chunk %d has first %d and last %d, but must begin at parameter %d and end within the model's %d; hint: let the chunks cover all parameters in order", i, c.First, c.Last, at, len(g.Params))
 		}
 		for p := c.First; p < c.Last; p++ {
-			if !slices.Equal(users[p], users[c.First]) {
+			if !slices.Equal(users[p], users[c.First]) || g.Vocabulary.Part(p) != g.Vocabulary.Part(c.First) {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
 			if g.Params[p].Frozen != g.Params[c.First].Frozen {
@@ -618,6 +625,7 @@ func Plain(g *graph.Graph, sequences int) *Plan {
 	if n := g.Shared(); n > 1 {
 		pl.Tensor = n
 	}
+	pl.VocabularyParts = g.Vocabulary.Parts
 	if g.DType == graph.BF16 {
 		pl.Precision = "bf16"
 	}
@@ -652,25 +660,4 @@ func CheckRecompute(choice string) string {
 		return ""
 	}
 	return fmt.Sprintf("unknown recompute %q; hint: use one of %s", choice, strings.Join(Recomputations(), ", "))
-}
-
-// CacheNeeded returns the minimum valid Plan.Cache: the maximum over segments of the
-// bytes of cached chunks (compact, on the host or the disk, or sharded over ranks) that a segment reads.
-func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
-	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
-	for _, c := range pl.Chunks {
-		if c.Compact || c.Lookup == "" && c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas()*g.Terms(c.First) > pl.Sharers() {
-			for i := c.First; i < c.Last; i++ {
-				bytes[c.First] += g.Stored(i).Bytes()
-			}
-		}
-	}
-	for s := range g.Segments {
-		var sum int64
-		for _, p := range g.Segments[s].Params {
-			sum += bytes[p]
-		}
-		most = max(most, sum)
-	}
-	return most
 }

@@ -25,6 +25,7 @@ func (t *Task) pins() (search.Pins, error) {
 	if n := g.Shared(); n > 1 {
 		p.Tensor = n
 	}
+	p.VocabularyParts = g.Vocabulary.Parts
 	if err := t.pinTiers(&p); err != nil {
 		return p, err
 	}

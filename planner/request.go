@@ -46,6 +46,12 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 	if err := checkShare(spec, &part, docs); err != nil {
 		return nil, err
 	}
+	if err := checkVocabulary(spec, &part, docs); err != nil {
+		return nil, err
+	}
+	if spec.Vocabulary > 1 {
+		return graph.BuildVocabulary(&part, spec.SequenceLength, spec.Vocabulary, spec.Precision, docs)
+	}
 	g, err := graph.BuildDivided(&part, spec.SequenceLength, spec.Share, max(spec.Tensor, 1), spec.Precision, docs)
 	if err != nil {
 		key := "sequence_length"

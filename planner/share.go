@@ -46,6 +46,12 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 // planShared is PlanAny without regard to the disk's wear.
 func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Result, error) {
 	best, err := t.planAny(ctx, note, false)
+	if t.Machine.Ranks() == 1 {
+		if err != nil {
+			return planInParts(ctx, t, note, err)
+		}
+		return best, nil
+	}
 	unequal := t.Spec.GlobalBatch%t.Machine.Ranks() != 0 // so without sharing there is at most a pipeline
 	if err == nil && !pressed(best.Best.Plan) || err != nil && !unequal && !errors.Is(err, search.ErrDoesNotFit) {
 		return best, err

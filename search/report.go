@@ -302,6 +302,9 @@ func Describe(c *Candidate) string {
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time%s\n", order, pl.HeadRows, feeds(pl))
+	if n := pl.VocabularyParts; n > 1 {
+		fmt.Fprintf(&b, "vocabulary: embedding and head in %d parts, one after the other; logits of all but one are computed twice\n", n)
+	}
 	if pl.State != plan.FP32State {
 		fmt.Fprintf(&b, "optimizer's state: %s, %s\n", strings.ReplaceAll(pl.State.String(), "_", " "), pl.State.Rounding())
 	}

@@ -82,6 +82,7 @@ type Pins struct {
 	Stages           []int
 	Sequence         int // ranks that share each sequence: those of the graph; 0: left open
 	Tensor           int // ranks that share each matrix, likewise
+	VocabularyParts  int // parts of embedding and head, likewise
 }
 
 // Open reports whether the user has decided nothing.

@@ -113,9 +113,9 @@ type trace struct {
 // partly checks that a parameter's state, read and written in parts and as it is stored, is what it is as a whole.
 func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind optimizer.Kind, whole []float32) {
 	t.Helper()
-	q, first := &f.graph.Params[i], len(whole)/3
+	q, first := &s.Graph.Params[i], len(whole)/3
 	part, halves := make([]float32, len(whole)/2), make([]byte, len(whole)/2*2)
-	if !InParts(f.graph, i) || q.Frozen {
+	if !InParts(s.Graph, i) || q.Frozen {
 		return
 	}
 	if MomentOf(s, i, kind).Packed() {
@@ -159,7 +159,7 @@ func (f *fixture) train(t *testing.T, pl *plan.Plan, steps int) (*program.Progra
 		out := f.step(t, s, n)
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
-	for i, q := range f.graph.Params {
+	for i, q := range s.Graph.Params {
 		for _, kind := range f.updates.For(q.Indivisible).State() {
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))

@@ -54,7 +54,7 @@ import (
 // arenas; the first step owns the parameters. A Session is not safe for concurrent
 // use.
 type Session struct {
-	Graph   *graph.Graph
+	Graph   *graph.Graph    // of a model whose vocabulary is in one part: parameters are those of files
 	Devices []device.Device // by rank
 	ranks   []rank
 	groups  []*exec.Group // of all ranks' engines, by step
@@ -85,6 +85,10 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 // device. Without these programs, parameters cannot be read after steps that defer updates.
 func OpenDeferred(g *graph.Graph, devices []device.Device, updates []*program.Program, steps ...[]*program.Program) (*Session, error) {
 	if err := compatible(updates, steps); err != nil {
+		return nil, err
+	}
+	g, err := graph.Undivided(g)
+	if err != nil {
 		return nil, err
 	}
 	s := &Session{Graph: g, Devices: devices, ranks: make([]rank, len(devices)), latest: make([]float32, graph.NumScalars), fed: make([]float32, graph.NumScalars)}

@@ -14,7 +14,7 @@ import (
 // readLengths fills dst with what magnitudes of a weight's rows begin with (see model.LoRA): the lengths of these rows as the run holds
 // them, in fp32, bf16 or 4 bits. dst has all of them.
 func readLengths(t *Run, from *folder.Source, p model.Param, dst []float32) error {
-	params := t.Setup.Graph.Params
+	params := t.Session.Graph.Params
 	w := params[slices.IndexFunc(params, func(q model.Param) bool { return q.Name == model.DirectedBy(p) })]
 	const each = 1 << 20 // numbers in memory at a time
 	step := max(each/w.Cols, 1)

@@ -48,7 +48,7 @@ func (r *stateReader) packed(i int, p model.Param) safetensors.Tensor {
 // loadPacked loads a moment that a checkpoint or the run has in 8 bits; of others it reports that it is not done.
 func loadPacked(t *Run, set *safetensors.Set, i int, kind optimizer.Kind) (done bool, err error) {
 	m := session.MomentOf(t.Session, i, kind)
-	p := t.Setup.Graph.Params[i]
+	p := t.Session.Graph.Params[i]
 	n := graph.PackedMoments(int(p.Elems()))
 	info, there := set.Lookup(p.Name)
 	there = there && info.DType == safetensors.U8 && len(info.Shape) == 1 && info.Shape[0] == n

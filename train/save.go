@@ -194,7 +194,7 @@ func (t *Run) resume(path string) error {
 // loadState loads the wanted kinds of what a checkpoint has of each parameter.
 func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) bool) error {
 	loader := session.NewLoader(t.Session, t.savers)
-	for i, p := range t.Setup.Graph.Params {
+	for i, p := range t.Session.Graph.Params {
 		for _, kind := range append([]optimizer.Kind{optimizer.Weights}, t.Plan.Plan.Optimizer.Moments()...) {
 			if !keeps(t.Plan.Plan.Optimizer, p, kind) || !wanted(kind) {
 				continue

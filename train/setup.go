@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/model/family"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
 )
 
@@ -94,10 +95,11 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 	return err
 }
 
-// Share makes the setup one with so many ranks to each sequence, and to each matrix, as a plan has it.
-func (s *Setup) Share(sequence, tensor int) (err error) {
-	if sequence != s.Graph.Parts() || tensor != s.Graph.Shared() {
-		s.Spec = s.Spec.WithShare(sequence, tensor)
+// Follow makes the setup one with so many ranks to each sequence, and to each matrix, and parts of the vocabulary, as a plan has it.
+func (s *Setup) Follow(pl *plan.Plan) (err error) {
+	sequence, tensor, parts := pl.Parts(), pl.Sharers(), max(pl.VocabularyParts, 1)
+	if sequence != s.Graph.Parts() || tensor != s.Graph.Shared() || parts != max(s.Graph.Vocabulary.Parts, 1) {
+		s.Spec = s.Spec.WithShare(sequence, tensor).WithVocabulary(parts)
 		s.Graph, err = planner.BuildGraph(s.Spec, s.Model, s.Graph.Documents)
 	}
 	return err

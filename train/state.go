@@ -120,11 +120,11 @@ func keeps(o optimizer.Optimizer, p model.Param, kind optimizer.Kind) bool {
 func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	r := &stateReader{run: t, kind: kind}
-	for i, p := range t.Setup.Graph.Params {
+	for i, p := range t.Session.Graph.Params {
 		if !keeps(t.Plan.Plan.Optimizer, p, kind) || !t.Setup.saves(p) {
 			continue
 		}
-		for _, q := range model.CopiesOf(t.Setup.Graph.Model, p) {
+		for _, q := range model.CopiesOf(t.Session.Graph.Model, p) {
 			if session.MomentOf(t.Session, i, kind).Packed() {
 				list = append(list, r.packed(i, q))
 				continue
@@ -171,7 +171,7 @@ type stateReader struct {
 
 // tensor returns a part of a parameter's state as a tensor of files.
 func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
-	p := r.run.Setup.Graph.Params[i]
+	p := r.run.Session.Graph.Params[i]
 	as := r.run.storedAs(p, r.kind)
 	data := func(w io.Writer) error {
 		return inPieces(part, func(at, n int) error { return r.writeFloats(w, i, at, n) })
@@ -183,7 +183,7 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		}
 	case r.inRuns(i):
 		data = func(w io.Writer) error { return r.writeRuns(w, i, part, as) }
-	case p.Reordered() || r.run.Setup.Graph.Divided(i) || r.run.Setup.rounded(p) || p.Unit > 0:
+	case p.Reordered() || r.run.Session.Graph.Divided(i) || r.run.Setup.rounded(p) || p.Unit > 0:
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
 		data = func(w io.Writer) error {
@@ -242,7 +242,7 @@ func (r *stateReader) writeHalves(w io.Writer, i, at, n int) error {
 // writeOriginal writes elements of a parameter that the arenas hold rounded, from its source.
 func (r *stateReader) writeOriginal(w io.Writer, i, at, n int, as safetensors.DType) error {
 	r.values, r.whole = slices.Grow(r.values[:0], n)[:n], 0
-	if err := r.run.origin.read(r.run.Setup.Graph.Params[i], at, r.values); err != nil {
+	if err := r.run.origin.read(r.run.Session.Graph.Params[i], at, r.values); err != nil {
 		return err
 	}
 	return writeExactly(w, as, r.values)
@@ -252,7 +252,7 @@ func (r *stateReader) writeOriginal(w io.Writer, i, at, n int, as safetensors.DT
 // The parameter is read for its first tensor; the others follow.
 func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
 	t := r.run
-	p := t.Setup.Graph.Params[i]
+	p := t.Session.Graph.Params[i]
 	if r.whole != i+1 {
 		r.whole, r.values = 0, slices.Grow(r.values[:0], int(p.Elems()))[:p.Elems()]
 		var err error
@@ -271,9 +271,9 @@ func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safet
 
 // inRuns reports whether ranks divide a parameter so that each can write its own elements, as they are in files.
 func (r *stateReader) inRuns(i int) bool {
-	p := &r.run.Setup.Graph.Params[i]
-	slab, divided := r.run.Setup.Graph.Slab(i)
-	return divided && slab.InRuns() && session.AsInFiles(r.run.Setup.Graph, i) && !r.run.Setup.rounded(*p)
+	p := &r.run.Session.Graph.Params[i]
+	slab, divided := r.run.Session.Graph.Slab(i)
+	return divided && slab.InRuns() && session.AsInFiles(r.run.Session.Graph, i) && !r.run.Setup.rounded(*p)
 }
 
 // writeRuns writes a parameter that ranks divide in runs, or has other processes write what they have of it.

@@ -162,7 +162,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		t.settle()
 		err = t.roomToSave()
 	}
-	if err == nil && s.Model.Inside == "" && !t.origin.carries(s.Model) && !slices.ContainsFunc(s.Graph.Params, s.rounded) {
+	if err == nil && s.Model.Inside == "" && !t.origin.carries(s.Model) && !slices.ContainsFunc(t.Session.Graph.Params, s.rounded) {
 		err = t.origin.close()
 	}
 	if err != nil {

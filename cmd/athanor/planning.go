@@ -245,7 +245,7 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
-	if err := p.setup.Share(p.result.Best.Plan.Parts(), p.result.Best.Plan.Sharers()); err != nil {
+	if err := p.setup.Follow(p.result.Best.Plan); err != nil {
 		return err
 	}
 	p.busy = p.machine.Busy()

@@ -49,6 +49,7 @@ type fixture struct {
 	tokens, targets []int32
 	losses          []float64 // in fp64
 	documents       *graph.Documents
+	parts           int // of the vocabulary; 0: it is whole
 }
 
 func check(t *testing.T, err error) {
@@ -139,7 +140,7 @@ func (f *fixture) read(p model.Param, _ int, dst []float32) error {
 }
 
 func (f *fixture) graph(t *testing.T, d graph.DType) *graph.Graph {
-	g, err := graph.BuildDocuments(f.model, f.seq, d, f.documents)
+	g, err := graph.BuildVocabulary(f.model, f.seq, f.parts, d, f.documents)
 	check(t, err)
 	return g
 }
@@ -176,7 +177,7 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *plan.
 		check(t, err)
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
-	for i, q := range g.Params {
+	for i, q := range s.Graph.Params {
 		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, q.Elems())
 			if q.Frozen && kind != optimizer.Weights {
@@ -306,6 +307,21 @@ func TestCompiledSinks(t *testing.T) {
 	trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Compiled, compiledSteps)
 }
 
+// TestVocabularyParts: losses with embedding and head in parts are the CPU's.
+func TestVocabularyParts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	f := load(t, "llama-tied")
+	f.parts = 3
+	trainsAsCPU(t, f, cuda.Machine, steps())
+}
+
+func TestCompiledVocabularyParts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	f := load(t, "gpt2-tiny")
+	f.parts = 2
+	trainsAsCPU(t, f, cuda.Compiled, compiledSteps)
+}
+
 // trainsAsCPU compares losses and norms of a few steps.
 func trainsAsCPU(t *testing.T, f *fixture, machine cuda.Maker, steps int) {
 	t.Helper()
@@ -381,7 +397,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		d    graph.DType
 	}
 	cases := []named{{"llama-tiny", graph.BF16}, {"gpt2-tiny", graph.F32}, {"gemma3-tiny", graph.F32}, {"gemma2-tiny", graph.BF16}, {"gemma4-tiny", graph.BF16}, {"gemma4-small-tiny lora", graph.BF16}, {"gemma4-moe-tiny", graph.F32}, {"deepseek3-tiny", graph.BF16}, {"qwen3-moe-tiny", graph.BF16}, {"glm4-moe-tiny", graph.BF16},
-		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"granite-h-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}}
+		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"granite-h-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}, {"llama-tied in parts", graph.BF16}}
 	if cuda.OnGPU() { // where it takes no time
 		cases = append(cases, named{"gpt2-untied", graph.BF16}, named{"qwen2-tiny", graph.F32}, named{"qwen3-tiny", graph.BF16},
 			named{"olmo2-tiny", graph.BF16}, named{"mixtral-tiny", graph.F32}, named{"olmoe-tiny", graph.BF16})
@@ -395,6 +411,8 @@ func TestPlansChangeNothing(t *testing.T) {
 			f.adapt(t)
 		case "nf4":
 			f.quantize(t)
+		case "in parts":
+			f.parts = 3
 		}
 		if name == "llama-tiny" {
 			f.sinks().documents = &graph.Documents{End: f.tokens[9], Length: 8}
@@ -415,7 +433,7 @@ func TestPlansChangeNothing(t *testing.T) {
 				}
 				for i := range got.state {
 					if !slices.Equal(got.state[i], plain.state[i]) {
-						t.Errorf("%s %s differs", g.Params[i/3].Name, optimizer.AdamW.Rule().State()[i%3])
+						t.Errorf("%d %s differs", i/3, optimizer.AdamW.Rule().State()[i%3])
 					}
 				}
 				if got.stats.Peak != p.Height {

@@ -84,6 +84,8 @@ var TinyModels = map[string]*model.Model{
 		Latent: model.Latent{Queries: 6, KV: 4, Plain: 3, Turned: 2, Value: 4}},
 	"granite": {Family: family.Named("granite"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
+	"parts": {Family: family.Named("llama"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 23, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, InitStd: 0.02}, // with its vocabulary in parts, see BuildGraph
 }
 
 // BuildGraph builds the graph of a tiny model for sequences of four tokens.
@@ -96,7 +98,11 @@ func BuildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 	case "pairs":
 		docs = &graph.Documents{Length: 3, Preference: 0.1}
 	}
-	g, err := graph.BuildDocuments(TinyModels[name], 4, dt, docs)
+	parts := 1
+	if name == "parts" {
+		parts = 3
+	}
+	g, err := graph.BuildVocabulary(TinyModels[name], 4, parts, dt, docs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +122,7 @@ func DrawOptimizer(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 		}
 	}
 	pl.State = choices[rng.IntN(len(choices))]
-	if pl.State == plan.PackedMoments && (!pl.Optimizer.Rule().Elementwise || g.Shared() > 1 || g.Model.Int8) {
+	if pl.State == plan.PackedMoments && (!pl.Optimizer.Rule().Elementwise || g.Shared() > 1 || g.Vocabulary.Parts > 1 || g.Model.Int8) {
 		pl.State = plan.FP32State
 	}
 }
