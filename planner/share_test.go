@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // TestMatricesShared: two ranks with one sequence share the matrices where their link is fast, but not where the sums would take too
@@ -39,5 +40,35 @@ func TestMatricesShared(t *testing.T) {
 	}
 	if pl := chosen(1e6); pl.Sharers() > 1 {
 		t.Error("ranks with a slow link share matrices")
+	}
+}
+
+// TestSharersInPipelines: where hosts have a fast link inside and a slow network between them, ranks of a host share long sequences and hosts
+// are the stages of a pipeline, though nobody asked for one: that is faster than if both hosts add up gradients.
+func TestSharersInPipelines(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	known, err := family.Known("llama-2-7b")
+	check(t, err)
+	m := *known
+	m.Layers, m.MaxPositions, m.Width, m.Heads, m.KVHeads, m.FeedForward = 2, 1<<15, 2048, 16, 16, 5504
+	chosen := func(pipeline int) *search.Result {
+		t.Helper()
+		c := config.Default()
+		c.GlobalBatch, c.SequenceLength, c.Precision, c.Ranks = 4, m.MaxPositions, "bf16", 4
+		c.Hardware, c.Plan.Sequence, c.Plan.Pipeline = config.Hardware{Name: "a100-80", Hosts: 2, Network: 1e9}, 2, pipeline
+		c.Limits.Device = 8 << 30
+		spec, err := job.Settle(config.ToPlan, &c, func(string) {})
+		check(t, err)
+		g, err := BuildGraph(spec, &m, nil)
+		check(t, err)
+		described, err := machine.Describe(spec.Machine(), func(string) {})
+		check(t, err)
+		r, err := (&Task{Machine: described, Graph: g, Spec: spec}).PlanAny(t.Context(), func(string) {})
+		check(t, err)
+		return r
+	}
+	best, without := chosen(0), chosen(1)
+	if pl := best.Best.Plan; pl.Depth() != 2 || best.Fastest() >= 0.9*without.Fastest() {
+		t.Errorf("pipelines of %d ranks: %v s; without pipelines %v s", pl.Depth(), best.Fastest(), without.Fastest())
 	}
 }

@@ -113,10 +113,10 @@ type task struct {
 	leads           bool // it is lowered whatever effort is left
 }
 
-// planPipelines finds pipelines.
+// planPipelines finds pipelines. A sketch has one only where nothing else fits, or ranks share sequences: then the best of each depth is tried.
 func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	of := fastestPlan
-	if p.req.Sketch {
+	if p.req.Sketch && p.graph.Parts() == 1 {
 		if len(found) > 0 {
 			return found, nil
 		}
@@ -128,11 +128,18 @@ func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist,
 // positions returns how many positions there are in all pipelines, each of as many ranks as compute with a sequence.
 func positions(p *problem) int { return p.ranks / p.graph.PerSequence() }
 
-// searchPipelines tries pipelines of all depths; where ranks share sequences, only if one is asked for. Estimates of memory are sometimes too
-// low: if none of the tasks that they leave fits, the tasks that they ruled out are tried too.
+// joinsSharers reports whether ranks that share sequences may be in a pipeline: if one is asked for, or if they can exchange heads and it may
+// only be faster, not what fits: estimates know neither what they exchange nor what they hold of it.
+func joinsSharers(p *problem, found shortlist) bool {
+	pins := &p.req.Pins
+	return pins.pipelined() || len(found) > 0 && pins.Exchange != plan.ExchangeKeys && graph.ExchangesHeads(p.graph, pins.KVParts)
+}
+
+// searchPipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that they leave fits, the
+// tasks that they ruled out are tried too.
 func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (shortlist, error) {
 	pins := &p.req.Pins
-	if positions(p) == 1 || p.graph.Parts() > 1 && !pins.pipelined() || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || model.Crosses(p.graph.Model) || pins.Policy != "" {
+	if positions(p) == 1 || p.graph.Parts() > 1 && !joinsSharers(p, found) || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || model.Crosses(p.graph.Model) || pins.Policy != "" {
 		return found, nil
 	}
 	known := newEstimates(p)
