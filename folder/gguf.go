@@ -276,7 +276,7 @@ func llama3Factors(m *model.Model) (list []float32) {
 }
 
 // Kinds of tokens in GGUF.
-const ordinary, control, userDefined, unused = 1, 3, 4, 5
+const ordinary, unknown, control, userDefined, unused, byteOf = 1, 2, 3, 4, 5, 6
 
 // ggufTokenizer returns the fields about the tokenizer and its chat template.
 func (f *Folder) ggufTokenizer() ([]gguf.Field, error) {
@@ -284,36 +284,21 @@ func (f *Folder) ggufTokenizer() ([]gguf.Field, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, ok := t.Merging()
-	split := ggufSplits[v.Pattern]
-	if v.Words && v.Pattern == bpe.PatternLlama3 {
-		split = "llama-bpe"
+	v, merging := t.Merging()
+	p, pieces := t.Pieces()
+	var list []gguf.Field
+	n := 0
+	if pieces {
+		list, n = ggufPieces(p, f.Model.Vocab), len(p.List)
+	} else if merging {
+		list, n = ggufMerging(v, f.Model.Vocab), len(v.Tokens)
 	}
-	if !ok || split == "" {
-		return nil, errors.New("llama.cpp has no name for the way in which this tokenizer splits text, or it does not merge bytes (as SentencePiece's); hint: llama.cpp's convert_hf_to_gguf.py reads the model folder")
+	if list == nil {
+		return nil, errors.New("llama.cpp has no name for the way in which this tokenizer splits text; hint: llama.cpp's convert_hf_to_gguf.py reads the model folder")
 	}
-	if len(v.Tokens) > f.Model.Vocab {
-		return nil, fmt.Errorf("the tokenizer has %d tokens, but the model's vocabulary is %d; hint: use the tokenizer that it was trained with", len(v.Tokens), f.Model.Vocab)
+	if n > f.Model.Vocab {
+		return nil, fmt.Errorf("the tokenizer has %d tokens, but the model's vocabulary is %d; hint: use the tokenizer that it was trained with", n, f.Model.Vocab)
 	}
-	kinds := make([]int32, f.Model.Vocab)
-	for id := range kinds {
-		switch {
-		case id >= len(v.Tokens):
-			v.Tokens = append(v.Tokens, fmt.Sprintf("[PAD%d]", id))
-			kinds[id] = unused
-		case v.Tokens[id] == "":
-			v.Tokens[id], kinds[id] = fmt.Sprintf("[PAD%d]", id), unused
-		default:
-			kinds[id] = ordinary
-		}
-	}
-	for _, a := range v.Added {
-		if kinds[a.ID] = userDefined; a.Special {
-			kinds[a.ID] = control
-		}
-	}
-	own := func(key string, value any) gguf.Field { return gguf.Field{Key: "tokenizer." + key, Value: value} }
-	list := []gguf.Field{own("ggml.model", "gpt2"), own("ggml.pre", split), own("ggml.tokens", v.Tokens), own("ggml.token_type", kinds), own("ggml.merges", v.Merges)}
 	files, err := checkpoint.ModelFiles(f.Path)
 	if err != nil {
 		return nil, err
@@ -323,20 +308,88 @@ func (f *Folder) ggufTokenizer() ([]gguf.Field, error) {
 		end, ends = id, true
 	}
 	if ends {
-		list = append(list, own("ggml.eos_token_id", uint32(end)))
+		list = append(list, ggufOwn("ggml.eos_token_id", uint32(end)))
 	}
 	begin, begins := tokenIn(files, "bos_token_id")
 	if start := t.Start(); len(start) > 0 {
 		begin, begins = start[0], true
 	}
 	if begins && begin >= 0 && int(begin) < f.Model.Vocab {
-		list = append(list, own("ggml.bos_token_id", uint32(begin)))
+		list = append(list, ggufOwn("ggml.bos_token_id", uint32(begin)))
 	}
-	list = append(list, own("ggml.add_bos_token", len(t.Start()) > 0))
+	list = append(list, ggufOwn("ggml.add_bos_token", len(t.Start()) > 0))
 	if text := templateIn(files); text != "" {
-		list = append(list, own("chat_template", text))
+		list = append(list, ggufOwn("chat_template", text))
 	}
 	return list, nil
+}
+
+func ggufOwn(key string, value any) gguf.Field {
+	return gguf.Field{Key: "tokenizer." + key, Value: value}
+}
+
+// ggufKinds returns texts and kinds of all tokens of a vocabulary; kindOf is asked about those that are not added.
+func ggufKinds(texts []string, added []bpe.Added, vocabulary int, kindOf func(id int) int32) (all []string, kinds []int32) {
+	all, kinds = slices.Clone(texts), make([]int32, vocabulary)
+	for id := range kinds {
+		switch {
+		case id >= len(texts):
+			all, kinds[id] = append(all, fmt.Sprintf("[PAD%d]", id)), unused
+		case texts[id] == "":
+			all[id], kinds[id] = fmt.Sprintf("[PAD%d]", id), unused
+		default:
+			kinds[id] = kindOf(id)
+		}
+	}
+	for _, a := range added {
+		switch {
+		case int(a.ID) >= vocabulary || kinds[a.ID] == unknown:
+		case a.Special:
+			kinds[a.ID] = control
+		default:
+			kinds[a.ID] = userDefined
+		}
+	}
+	return all, kinds
+}
+
+// ggufMerging returns the fields of a tokenizer that merges bytes; none if llama.cpp has no name for the way in which it splits text.
+func ggufMerging(v bpe.Merging, vocabulary int) []gguf.Field {
+	split := ggufSplits[v.Pattern]
+	if v.Words && v.Pattern == bpe.PatternLlama3 {
+		split = "llama-bpe"
+	}
+	if split == "" {
+		return nil
+	}
+	texts, kinds := ggufKinds(v.Tokens, v.Added, vocabulary, func(int) int32 { return ordinary })
+	return []gguf.Field{ggufOwn("ggml.model", "gpt2"), ggufOwn("ggml.pre", split), ggufOwn("ggml.tokens", texts), ggufOwn("ggml.token_type", kinds), ggufOwn("ggml.merges", v.Merges)}
+}
+
+// ggufPieces returns the fields of a tokenizer that is SentencePiece's.
+func ggufPieces(p bpe.Pieces, vocabulary int) []gguf.Field {
+	texts, scores, unknownID := make([]string, len(p.List)), make([]float32, max(vocabulary, len(p.List))), -1
+	for id, piece := range p.List {
+		texts[id], scores[id] = piece.Text, piece.Score
+		if piece.Unknown {
+			unknownID = id
+		}
+	}
+	all, kinds := ggufKinds(texts, p.Added, vocabulary, func(id int) int32 {
+		switch {
+		case p.List[id].Byte:
+			return byteOf
+		case p.List[id].Unknown:
+			return unknown
+		}
+		return ordinary
+	})
+	list := []gguf.Field{ggufOwn("ggml.model", "llama"), ggufOwn("ggml.pre", "default"), ggufOwn("ggml.tokens", all), ggufOwn("ggml.scores", scores), ggufOwn("ggml.token_type", kinds),
+		ggufOwn("ggml.add_space_prefix", p.Prefix)}
+	if unknownID >= 0 {
+		list = append(list, ggufOwn("ggml.unknown_token_id", uint32(unknownID)))
+	}
+	return list
 }
 
 // tokenIn returns the id of a token, or the first of several, that a model's files name.

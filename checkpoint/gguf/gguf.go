@@ -70,7 +70,7 @@ func (t Type) Fits(cols int) bool { return cols%types[t].block == 0 }
 // Bytes returns the size of n numbers.
 func (t Type) Bytes(n int) int64 { return int64(n/types[t].block) * int64(types[t].bytes) }
 
-// Field is a key and its value: a uint32, float32, bool or string, or a slice of string or int32.
+// Field is a key and its value: a uint32, float32, bool or string, or a slice of string, int32 or float32.
 type Field struct {
 	Key   string
 	Value any
@@ -203,6 +203,9 @@ func (w *writer) value(x any) {
 		}
 	case []int32:
 		array(anInt32, len(x))
+		w.number(x)
+	case []float32:
+		array(aFloat32, len(x))
 		w.number(x)
 	default:
 		panic(fmt.Sprintf("gguf: a field of type %T", x))
