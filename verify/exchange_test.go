@@ -32,7 +32,7 @@ var crossingMutations = []mutation{
 	}},
 }
 
-// TestExchangeMutants breaks programs of ranks that exchange heads.
+// TestExchangeMutants breaks programs of ranks that exchange heads, and what is known of pairs.
 func TestExchangeMutants(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 12))
@@ -40,10 +40,11 @@ func TestExchangeMutants(t *testing.T) {
 	for k := range testkit.Count(0, 4, 8) {
 		m := *samples.TinyModels[[]string{"gpt2", "sinks"}[k%2]]
 		m.Width, m.Heads, m.KVHeads, m.MaxPositions = 16, 4, 4, 32
-		if m.Rotary() { // others have as many key heads as heads
-			m.KVHeads = []int{1, 2, 4}[rng.IntN(3)]
+		docs := []*graph.Documents{nil, {Length: 9}}
+		if m.Rotary() { // others have as many key heads as heads, and no pairs
+			m.KVHeads, docs = []int{1, 2, 4}[rng.IntN(3)], append(docs, &graph.Documents{Length: 9, Preference: 0.1})
 		}
-		g, err := graph.BuildPart(&m, 32, 2, graph.F32, []*graph.Documents{nil, {Length: 9}}[rng.IntN(2)])
+		g, err := graph.BuildPart(&m, 32, 2, graph.F32, docs[rng.IntN(len(docs))])
 		if err != nil {
 			t.Fatal(err)
 		}
