@@ -258,6 +258,7 @@ func (l *cases) ends() {
 	l.add(graph.CrossEntropy, "", graph.Attr{Grad: true}, f32(n, 1), l.of(n, vocab), ids, f32(1, graph.NumScalars))
 	l.add(graph.LossPart, "", graph.Attr{}, f32(n, 4), l.of(n, vocab), ids)
 	l.add(graph.Preference, "", graph.Attr{Seq: n, Scale: 0.1}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids)
+	l.add(graph.Preference, "unpaired", graph.Attr{Seq: n, Scale: 0.1, PairLoss: int(graph.KTO)}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids, f32(n, 1))
 	l.add(graph.Add, "", graph.Attr{}, l.of(n, gpt2Wide), l.of(n, gpt2Wide))
 	l.add(graph.Scale, "", graph.Attr{Scale: 2}, l.of(n, gpt2Wide))
 	l.add(graph.SoftCap, "", graph.Attr{Limit: 30}, l.of(n, gpt2Wide))

@@ -252,9 +252,11 @@ type Muon struct {
 // Preference is preference optimisation, such as DPO (Rafailov et al., 2305.18290), whose reference is the model that
 // the run begins with.
 type Preference struct {
-	Beta   float64 `yaml:"beta"`   // how much a change in log-probabilities counts, usually 0.1; of simpo 2; the weight of orpo's odds, usually 0.1
-	Loss   string  `yaml:"loss"`   // dpo or ipo, which compare with the model before the run; simpo or orpo, which do not
-	Margin float64 `yaml:"margin"` // of simpo: by how much the chosen answer should be ahead; derived: 1
+	Beta              float64 `yaml:"beta"`               // how much a change in log-probabilities counts, usually 0.1; of simpo 2; the weight of orpo's odds, usually 0.1
+	Loss              string  `yaml:"loss"`               // dpo or ipo, which compare with the model before the run; simpo or orpo, which do not; kto or apo_zero_unpaired, for single answers that are good or bad
+	Margin            float64 `yaml:"margin"`             // of simpo: by how much the chosen answer should be ahead; derived: 1
+	DesirableWeight   float64 `yaml:"desirable_weight"`   // of kto and apo_zero_unpaired: of the losses of good answers
+	UndesirableWeight float64 `yaml:"undesirable_weight"` // likewise, of bad ones
 }
 
 // Int8 is the value of Config.Precision that holds and trains matrices in int8, see model.HoldInt8.
@@ -326,7 +328,7 @@ func Default() Config {
 	return Config{
 		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Muon:       Muon{LearningRate: Derived, Momentum: optimizer.MuonTerms{}.Usual().Momentum, Scale: optimizer.MatchAdamW.String()},
-		Preference: Preference{Loss: graph.DPO.String(), Margin: derived},
+		Preference: Preference{Loss: graph.DPO.String(), Margin: derived, DesirableWeight: 1, UndesirableWeight: 1},
 		Limits:     Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
 		Schedule:   "cosine", DecaySteps: derived, MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,

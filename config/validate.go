@@ -363,9 +363,19 @@ func (c *Config) checkChoices(d *decoder) {
 	}
 }
 
-// checkPairLoss checks the loss of pairs and its margin.
+// checkPairLoss checks the loss of pairs, its margin, and the weights of single answers.
 func (c *Config) checkPairLoss(d *decoder) {
 	loss, err := graph.PairLossNamed(c.Preference.Loss)
+	for key, weight := range map[string]float64{"desirable_weight": c.Preference.DesirableWeight, "undesirable_weight": c.Preference.UndesirableWeight} {
+		switch key = "preference." + key; {
+		case err != nil || !d.given(key):
+		case !loss.Rule().Unpaired && weight == 1: // written out
+		case !loss.Rule().Unpaired:
+			d.fail(key, fmt.Sprintf("%v compares two answers; hint: set preference.loss: kto, or leave %s out", loss, key))
+		case !(weight > 0 && weight <= 1e3):
+			d.fail(key, fmt.Sprintf("%v is out of range; hint: above 0, up to 1000, usually 1", weight))
+		}
+	}
 	switch p := c.Preference; {
 	case err != nil:
 		d.fail("preference.loss", err.Error())

@@ -62,7 +62,7 @@ func TestConversations(t *testing.T) {
 		must(t, err)
 		tokenizer, template := opened(t, folder)
 		if bytes.Contains(line, []byte("tool_calls")) { // which neither template reads
-			doc, err := appendText(nil, line, usualField, false)
+			doc, err := appendText(nil, line, usualField, anything)
 			must(t, err)
 			if _, err := template.Document(doc.turns); err == nil || !strings.Contains(err.Error(), "does not read tool_calls") {
 				t.Errorf("%s: %v", key, err)
@@ -212,7 +212,7 @@ func TestChatLines(t *testing.T) {
 		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`: "levels of JSON",
 		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":        "not valid UTF-8",
 	} {
-		doc, err := appendText(nil, []byte(line), usualField, false)
+		doc, err := appendText(nil, []byte(line), usualField, anything)
 		got := string(doc.dst)
 		if err == nil && doc.turns != nil {
 			var d *chat.Document

@@ -80,7 +80,7 @@ func TestFields(t *testing.T) {
 		`{"messages":[` + u + `,` + a + `],"messages":null}`:                     `"messages" is given twice`,
 		`{"messages":[{"role":"user","content":"q","role":"system"},` + a + `]}`: `"role" is given twice`,
 	} {
-		doc, err := appendText(nil, []byte(line), usualField, false)
+		doc, err := appendText(nil, []byte(line), usualField, anything)
 		got := string(doc.dst)
 		if err == nil && doc.turns != nil {
 			d, err2 := template.Document(doc.turns)

@@ -30,7 +30,7 @@ func FuzzLine(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		doc, err := appendText([]byte("before"), line, usualField, len(line)%2 == 0)
+		doc, err := appendText([]byte("before"), line, usualField, wanted(len(line)%2))
 		if doc.pair != nil || doc.turns != nil {
 			return // FuzzPair
 		}

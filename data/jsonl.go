@@ -35,16 +35,26 @@ type record struct {
 	given  int
 	turns  *chat.Conversation
 	pair   *[2]record // the chosen one and the rejected one
+	label  *int       // of what is wanted with labels: 1 of a good answer, 0 of a bad one
 	beside bool       // the line has another document too
 }
+
+// wanted says which of a line's documents is wanted.
+type wanted uint8
+
+const (
+	anything wanted = iota
+	aPair           // where there is one beside another document
+	aLabel          // a document with a label, or a pair; anything else is an error
+)
 
 // usualField is the field with the text of a document.
 var usualField = []string{"text"}
 
 // appendText appends the document of the JSON object in line to dst: its text, which is under the first of names that it has, or its
 // "prompt" and its "completion". Conversations and pairs are returned as such. Some data sets have a pair and
-// another document in one line: pairs says that the pair is wanted.
-func appendText(dst, line []byte, names []string, pairs bool) (record, error) {
+// another document in one line: want says which is wanted.
+func appendText(dst, line []byte, names []string, want wanted) (record, error) {
 	base := len(dst)
 	var keys []string
 	found, empty := -1, "" // number of the name; a name that is null
@@ -89,11 +99,11 @@ func appendText(dst, line []byte, names []string, pairs bool) (record, error) {
 	if s.at != len(line) {
 		return record{dst: dst[:base]}, s.fault("there is more after the object")
 	}
-	if found >= 0 {
+	if found >= 0 && want != aLabel {
 		return record{dst: dst, beside: slices.ContainsFunc(answerKeys, other.has)}, nil
 	}
 	maps.DeleteFunc(other, func(_ string, value []byte) bool { return string(value) == "null" }) // of other rows' schemas
-	r, err := other.document(dst, pairs)
+	r, err := other.document(dst[:base], want)
 	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
 		if err = noText(keys, names); empty != "" {
 			err = noString(empty)

@@ -75,7 +75,7 @@ func (r *reader) long(lines *lineReader, why error) error {
 	if err := lines.copyLine(spool); err != nil {
 		return err
 	}
-	trial := &reader{ctx: r.ctx, cut: r.cut, emit: func(piece) error { return nil }, most: r.most, pairs: r.pairs, names: r.names}
+	trial := &reader{ctx: r.ctx, cut: r.cut, emit: func(piece) error { return nil }, most: r.most, want: r.want, names: r.names}
 	if err := trial.spooled(spool, lines, number); err != nil {
 		if r.content(err) {
 			r.leaveOut(err)
@@ -127,7 +127,7 @@ func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	doc, err := appendText(nil, append(row, rest...), r.names, r.pairs)
+	doc, err := appendText(nil, append(row, rest...), r.names, r.want)
 	if err == nil && (string(doc.dst) != standInText || doc.given > 0) {
 		err = errors.New("the text is long, and another field says that it is not the document; hint: leave one of them out, or break it into several documents")
 	}
@@ -137,7 +137,7 @@ func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 	if doc.beside {
 		stats.Beside++
 	}
-	r.endDocument(stats, size, nil)
+	r.endDocument(stats, size, ending{})
 	return nil
 }
 

@@ -42,6 +42,11 @@ func packPieces(pieces []Range, each int, room int64) *packed {
 		lengths[i] = int(pieces[(i+1)*each-1].End - pieces[i*each].First)
 	}
 	windows, count := bestFit(lengths, int(room))
+	return arrange(pieces, each, windows, count)
+}
+
+// arrange puts the pieces of items into their windows.
+func arrange(pieces []Range, each int, windows []int32, count int) *packed {
 	p := &packed{pieces: make([]Range, len(pieces)), ends: make([]int64, count)}
 	for _, w := range windows {
 		p.ends[w] += int64(each)
@@ -156,19 +161,22 @@ func (s bitSet) from(i int) int {
 	return -1
 }
 
-// copyPacked writes pieces and padding, which is given, to a window. If apart, the first token of each piece is
-// given too, since nothing comes before it; otherwise only where a piece continues a document that begins
-// elsewhere.
-func (t *Tokens) copyPacked(dst []int32, pieces []Range, apart bool) {
+// copyPacked writes pieces and padding, which is given, to a window. If documents are apart, in so many pieces each, the first token of
+// each is given too, since nothing comes before it, and the last ends it even if it was cut; otherwise only where a piece continues a
+// document that begins elsewhere.
+func (t *Tokens) copyPacked(dst []int32, pieces []Range, apart int) {
 	at := 0
-	for _, r := range pieces {
+	for k, r := range pieces {
 		n := int(r.Len())
 		t.Copy(dst[at:at+n], r.First)
-		inside := r.First > 0 && unmarked(t.At(r.First-1)) != t.endOfText
-		if (apart || inside) && !Given(dst[at]) {
+		first := apart == 0 && r.First > 0 && unmarked(t.At(r.First-1)) != t.endOfText || apart > 0 && k%apart == 0
+		if first && !Given(dst[at]) {
 			dst[at] = Mark(dst[at])
 		}
 		at += n
+		if apart > 0 && (k+1)%apart == 0 && unmarked(dst[at-1]) != t.endOfText {
+			dst[at-1] = Mark(t.endOfText)
+		}
 	}
 	for ; at < len(dst); at++ {
 		dst[at] = Mark(t.endOfText)

@@ -111,12 +111,15 @@ func join(a, b []byte) []byte {
 	return bytes.Join([][]byte{[]byte("["), bytes.Join(parts, []byte(",")), []byte("]")}, nil)
 }
 
-// pair adds the two documents of a pair.
+// pair adds the two documents of a pair, or, if labels are wanted, two that have one each.
 func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 	before := stats.Documents
-	for _, doc := range pair {
+	for k, doc := range pair {
+		if good := 1 - k; r.want == aLabel {
+			doc.label = &good
+		}
 		if doc.turns != nil {
-			if err := r.conversation(doc.turns, stats); err != nil {
+			if err := r.conversation(doc.turns, doc.label, stats); err != nil {
 				return err
 			}
 			continue
@@ -125,12 +128,14 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 		r.text = append(r.text, doc.dst...)
 		r.given = append(r.given, span{start, start + doc.given})
 		r.stats.InvalidBytes += invalidBytes(r.text[start:])
-		r.endDocument(stats, int64(len(r.text)-start), nil)
+		r.endDocument(stats, int64(len(r.text)-start), ending{label: doc.label})
 	}
 	if n := stats.Documents - before; n != 2 {
 		return fmt.Errorf("the chat template turns a pair into %d documents, not 2; hint: write the prompt and both answers as strings", n)
 	}
-	stats.Pairs++
+	if r.want != aLabel {
+		stats.Pairs++
+	}
 	return nil
 }
 
@@ -151,7 +156,7 @@ func (t *Tokens) Preferences(r Range, sequence int) (Windows, Packing, error) {
 			p.Alike++
 		}
 	}
-	w := Windows{tokens: t, sequence: sequence, packed: packPieces(documents, 2, int64(sequence)+1), apart: true}
+	w := Windows{tokens: t, sequence: sequence, packed: packPieces(documents, 2, int64(sequence)+1), apart: 1}
 	w.count = int64(len(w.packed.ends))
 	for i := range w.count {
 		n := w.taken(i)
@@ -233,24 +238,29 @@ func (t *Tokens) PairLength(sequence int) int {
 }
 
 // Pairs returns the number of pairs in the windows of pairs before window i, 0 <= i <= Count.
-func (w Windows) Pairs(i int64) (n int64) {
+func (w Windows) Pairs(i int64) int64 { return w.Documents(i) / 2 }
+
+// Documents returns the number of documents in the windows of pairs or of examples before window i, 0 <= i <= Count.
+func (w Windows) Documents(i int64) (n int64) {
 	for _, part := range w.parts {
 		if i <= part.count {
-			return n + part.Pairs(i)
+			return n + part.Documents(i)
 		}
-		n += part.Pairs(part.count)
+		n += part.Documents(part.count)
 		i -= part.count
 	}
-	return w.packed.before(i) / 2
+	return w.packed.before(i) / int64(w.apart)
 }
 
-// Begins appends the positions in window i of pairs, 0 <= i < Count, where its documents begin, of chosen and
+// Begins appends the positions in window i of pairs or of examples, 0 <= i < Count, where its documents begin; of pairs, of chosen and
 // rejected ones alternately.
 func (w Windows) Begins(dst []int, i int64) []int {
 	w, i = w.locate(i)
 	at := 0
-	for _, r := range w.packed.of(i) {
-		dst = append(dst, at)
+	for k, r := range w.packed.of(i) {
+		if k%w.apart == 0 {
+			dst = append(dst, at)
+		}
 		at += int(r.Len())
 	}
 	return dst

@@ -262,7 +262,7 @@ func TestPairLines(t *testing.T) {
 		`{"chosen": [{"role": "wizard", "content": "b"}], "rejected": [{"role": "assistant", "content": "b"}]}`: "wizard",
 		`{"prompt": [1], "chosen": [2], "rejected": [3]}`:                                                       "not an object",
 	} {
-		doc, err := appendText(nil, []byte(line), usualField, true)
+		doc, err := appendText(nil, []byte(line), usualField, aPair)
 		switch {
 		case want == "" && (err != nil || doc.pair == nil):
 			t.Errorf("%s: %v", line, err)
@@ -277,15 +277,15 @@ func TestPairLines(t *testing.T) {
 		`{"instruction": "a", "output": "b", "chosen": [{"role": "assistant", "content": "c"}], "rejected": [{"role": "assistant", "content": "d"}]}`: true,
 		`{"prompt": "a", "chosen": "b", "rejected": "c"}`:                                                                                             false,
 	} {
-		for _, pairs := range []bool{false, true} {
-			doc, err := appendText(nil, []byte(line), usualField, pairs)
+		for _, want := range []wanted{anything, aPair} {
+			doc, err := appendText(nil, []byte(line), usualField, want)
 			must(t, err)
-			if is := doc.pair != nil; is != (pairs || !other) {
-				t.Errorf("%s, pairs wanted %v: a pair is read: %v", line, pairs, is)
+			if is := doc.pair != nil; is != (want == aPair || !other) {
+				t.Errorf("%s, wanted %v: a pair is read: %v", line, want, is)
 			}
 		}
 	}
-	if doc, err := appendText(nil, []byte(`{"prompt": "a", "completion": "b", "chosen": null, "rejected": null}`), usualField, true); err != nil || doc.pair != nil {
+	if doc, err := appendText(nil, []byte(`{"prompt": "a", "completion": "b", "chosen": null, "rejected": null}`), usualField, aPair); err != nil || doc.pair != nil {
 		t.Errorf("%+v %v", doc, err)
 	}
 	tokenizer := bpe.GPT2()
@@ -313,7 +313,7 @@ func FuzzPair(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		doc, err := appendText(nil, line, usualField, true)
+		doc, err := appendText(nil, line, usualField, aPair)
 		if err != nil || doc.pair == nil {
 			return
 		}

@@ -109,7 +109,7 @@ func TestPromptLines(t *testing.T) {
 		`{"completion":"x"}`: "not both given",
 		`{"prompt":[{"role":"user"}],"completion":"y"}`: "not both given",
 	} {
-		doc, err := appendText([]byte("> "), []byte(line), usualField, false)
+		doc, err := appendText([]byte("> "), []byte(line), usualField, anything)
 		if err != nil {
 			if !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") || string(doc.dst) != "> " {
 				t.Errorf("%s: %q, %v; want %s", line, doc.dst, err, want)

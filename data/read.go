@@ -62,8 +62,9 @@ type piece struct {
 
 // ending is where a document ends. A conversation is whole in its piece.
 type ending struct {
-	at   int
-	chat *chat.Document // what is learnt of a conversation; nil: it is not one
+	at    int
+	chat  *chat.Document // what is learnt of a conversation; nil: it is not one
+	label *int           // of documents with labels; else nil
 }
 
 // span is the bytes first <= i < end of a text.
@@ -102,6 +103,7 @@ type FormatStats struct {
 	Conversations int64 `json:"conversations,omitempty"`
 	Rendered      int64 `json:"rendered,omitempty"` // documents made from conversations
 	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
+	Labels        int64 `json:"labels,omitempty"`   // documents that have one, of whether they are good
 	Beside        int64 `json:"beside,omitempty"`   // rows that may have another document too, which is not read
 }
 
@@ -116,6 +118,7 @@ func (s *Stats) Add(o Stats) {
 		f.to.Rendered += f.from.Rendered
 		f.to.Beside += f.from.Beside
 		f.to.Pairs += f.from.Pairs
+		f.to.Labels += f.from.Labels
 	}
 	s.Empty += o.Empty
 	s.InvalidBytes += o.InvalidBytes
@@ -147,6 +150,9 @@ func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
 // Pairs returns the number of pairs of documents of which the first is preferred.
 func (s Stats) Pairs() int64 { return s.JSONL.Pairs + s.Parquet.Pairs }
 
+// Labels returns the number of documents with a label that says whether they are good.
+func (s Stats) Labels() int64 { return s.JSONL.Labels + s.Parquet.Labels }
+
 // String describes in one line what was recognised.
 func (s Stats) String() string {
 	var out bytes.Buffer
@@ -168,6 +174,9 @@ func (s Stats) String() string {
 		}
 		if f.Pairs > 0 {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
+		}
+		if f.Labels > 0 {
+			add("%d answers, each good or bad", f.Labels)
 		}
 		if f.Beside > 0 {
 			add("of %d rows with several documents, only one is read: the text, if there is one", f.Beside)
@@ -202,7 +211,7 @@ type reader struct {
 	text     []byte         // not emitted yet; pieces take over the memory
 	ends     []ending       // of documents in text
 	chat     *chat.Template // for conversations; nil: there is none
-	pairs    bool           // see Options
+	want     wanted         // see Options
 	skipBad  bool           // see Options
 	names    []string       // of the field with the text, see Options
 	path     string         // of the file
@@ -217,7 +226,7 @@ type reader struct {
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
 func (c *Corpus) read(ctx context.Context, o Options, cut cutter, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
+	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -370,7 +379,7 @@ func (r *reader) readDocument(in io.Reader) error {
 		}
 		r.stats.InvalidBytes += invalidBytes(r.text[checked:whole])
 		if err == io.EOF {
-			r.endDocument(&r.stats.Text, size, nil)
+			r.endDocument(&r.stats.Text, size, ending{})
 			return r.drain(nil)
 		}
 		checked = whole
@@ -467,7 +476,7 @@ func (r *reader) leaveOut(err error) {
 // object adds the documents of a JSON object.
 func (r *reader) object(line []byte, stats *FormatStats) error {
 	start := len(r.text)
-	doc, err := appendText(r.text, line, r.names, r.pairs)
+	doc, err := appendText(r.text, line, r.names, r.want)
 	if err != nil {
 		return err
 	}
@@ -478,19 +487,19 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 		return r.pair(doc.pair, stats)
 	}
 	if doc.turns != nil {
-		return r.conversation(doc.turns, stats)
+		return r.conversation(doc.turns, doc.label, stats)
 	}
 	if r.text = doc.dst; doc.given > 0 {
 		r.given = append(r.given, span{start, start + doc.given})
 		stats.Prompts++
 	}
 	r.stats.InvalidBytes += invalidBytes(r.text[start:])
-	r.endDocument(stats, int64(len(r.text)-start), nil)
+	r.endDocument(stats, int64(len(r.text)-start), ending{label: doc.label})
 	return nil
 }
 
 // conversation adds the document of a conversation.
-func (r *reader) conversation(c *chat.Conversation, stats *FormatStats) error {
+func (r *reader) conversation(c *chat.Conversation, label *int, stats *FormatStats) error {
 	doc, err := r.chat.Document(c)
 	if err != nil {
 		return err
@@ -503,19 +512,23 @@ func (r *reader) conversation(c *chat.Conversation, stats *FormatStats) error {
 	text := doc.Text
 	doc.Text = nil
 	r.text = append(r.text, text...)
-	r.endDocument(stats, int64(len(text)), doc)
+	r.endDocument(stats, int64(len(text)), ending{chat: doc, label: label})
 	return nil
 }
 
 // endDocument ends a document of size bytes at the end of r.text.
-func (r *reader) endDocument(stats *FormatStats, size int64, chat *chat.Document) {
+func (r *reader) endDocument(stats *FormatStats, size int64, end ending) {
 	if size == 0 {
 		r.stats.Empty++
 		return
 	}
 	stats.Documents++
 	stats.Bytes += size
-	r.ends = append(r.ends, ending{len(r.text), chat})
+	if end.label != nil {
+		stats.Labels++
+	}
+	end.at = len(r.text)
+	r.ends = append(r.ends, end)
 }
 
 // drain emits pieces while there is enough text. place, if not nil, is an offset into
@@ -543,7 +556,7 @@ func (r *reader) drain(place *int) error {
 	copy(rest, r.text[start:])
 	ends := make([]ending, 0, 64)
 	for _, end := range r.ends[nextEnd:] {
-		ends = append(ends, ending{end.at - start, end.chat})
+		ends = append(ends, ending{end.at - start, end.chat, end.label})
 	}
 	var given []span
 	for _, s := range r.given {
@@ -565,7 +578,7 @@ func (r *reader) hand(at, start int) error {
 	r.within = true
 	for _, end := range r.ends {
 		if end.at > start && end.at <= at {
-			p.ends = append(p.ends, ending{end.at - start, end.chat})
+			p.ends = append(p.ends, ending{end.at - start, end.chat, end.label})
 		}
 		r.within = r.within && end.at != at
 	}

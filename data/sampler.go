@@ -44,7 +44,8 @@ type Windows struct {
 	count    int64
 	sequence int
 	packed   *packed // nil: the range is cut
-	apart    bool    // what was packed is pairs
+	apart    int     // of pairs and examples: pieces of each document; else 0
+	others   *packed // of examples: prompts, each with the answer to another, see Mismatched
 	parts    []Part  // of a mixture, for which only count and sequence are used besides
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	Chat *chat.Template
 	// Pairs takes the pair from a line that has both a pair and another document.
 	Pairs bool
+	// Labels wants rows of a prompt, a completion and a "label", true or false. A pair is two of these.
+	Labels bool
 	// SkipBad leaves out lines, and rows of Parquet, that are no document, and counts them; else one is an error.
 	SkipBad bool
 	// TextField is the field of rows in which the text of a document is: the first of these that is there; none: text.
@@ -62,6 +64,16 @@ func (o Options) names() []string {
 	return o.TextField
 }
 
+func (o Options) wanted() wanted {
+	switch {
+	case o.Labels:
+		return aLabel
+	case o.Pairs:
+		return aPair
+	}
+	return anything
+}
+
 func (o Options) progress(done, total int64) {
 	if o.Progress != nil {
 		o.Progress(min(done, total), total)
@@ -82,6 +94,9 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, er
 	}
 	if o.Pairs {
 		fmt.Fprintln(h, "pairs")
+	}
+	if o.Labels {
+		fmt.Fprintln(h, "labels")
 	}
 	if o.SkipBad {
 		fmt.Fprintln(h, "without bad rows")
@@ -392,6 +407,9 @@ func (e *encoder) piece(ids []int32, p piece) []int32 {
 		} else {
 			ids = append(e.document(ids, &p, start, end.at), e.endOfText)
 		}
+		if end.label != nil {
+			ids = append(ids, labelled(*end.label))
+		}
 		start = end.at
 	}
 	return e.document(ids, &p, start, len(p.text))
@@ -499,7 +517,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField}, trainPattern, func(p piece) error {
+	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField, Labels: o.Labels}, trainPattern, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

@@ -29,8 +29,8 @@ import (
 //	    72    32  SHA-256 of all tokens
 //	   104     n  description: Stats as JSON, then zeros
 //	  4092     4  CRC-32C of the 4092 bytes before
-//	  4096        tokens, of 4 bytes if there are marked ones, which are negative, or
-//	              inner ones (see Mark, inner)
+//	  4096        tokens, of 4 bytes if there are marked ones, which are negative,
+//	              inner ones or labels (see Mark, inner, labelled)
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
 // in 4e9 of other damage, and the processor computes it at several GB/s. It does
@@ -132,6 +132,18 @@ func Mark(id int32) int32 { return ^id }
 // innerBit is above all ids.
 const innerBit = 1 << 24
 
+// labelBit marks labels, and is above innerBit.
+const labelBit = 1 << 25
+
+// labelled returns what follows the end of a document in a file of documents with labels. No window has it.
+func labelled(label int) int32 { return Mark(int32(label) | labelBit) }
+
+// labelOf returns the label that a token is.
+func labelOf(token int32) (label int, ok bool) {
+	id := unmarked(token)
+	return int(id &^ labelBit), id&labelBit != 0
+}
+
 // inner returns the end-of-text token that ends not a document, but a turn of a conversation. It may be marked too.
 func inner(id int32) int32 { return id | innerBit }
 
@@ -231,7 +243,7 @@ func (t *Tokens) maximum() (largest int32) {
 	}
 	for at := 0; at < len(t.body); at += 4 {
 		token := int32(binary.LittleEndian.Uint32(t.body[at:]))
-		largest = max(largest, (token^token>>31)&^innerBit) // ID without branches
+		largest = max(largest, (token^token>>31)&^(innerBit|labelBit)) // ID without branches; of a label its number
 	}
 	return largest
 }

@@ -142,7 +142,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
 	g.Model, g.Params, g.held = m, stored(list), stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
-	g.Reference, g.Ratios, g.Logits = -1, -1, -1
+	g.Reference, g.Labels, g.Ratios, g.Logits = -1, -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
 	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, wide: map[int]bool{}, below: below{lent: map[int]Use{}}}
 }
@@ -200,6 +200,9 @@ func (b *builder) inputs() {
 	}
 	if g.Preference() > 0 {
 		g.Reference = b.value(Value{Name: "reference", Kind: Input, DType: F32, PerToken: true, Cols: 1})
+		if g.Documents.Pairs.Rule().Unpaired {
+			g.Labels = b.value(Value{Name: "labels", Kind: Input, DType: F32, PerToken: true, Cols: 1})
+		}
 	}
 	if g.Documents != nil {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
@@ -680,7 +683,10 @@ func (b *builder) preference() {
 	b.node(CrossEntropy, Attr{Limit: b.m.LogitCap}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.chunk = false
 	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
-	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference(), PairLoss: int(g.Documents.Pairs), Margin: g.Documents.Margin},
-		b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts))
+	args := []Use{b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts)}
+	if g.Labels >= 0 {
+		args = append(args, b.all(g.Labels))
+	}
+	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference(), PairLoss: int(g.Documents.Pairs), Margin: g.Documents.Margin}, args...)
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 }

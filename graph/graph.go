@@ -129,6 +129,7 @@ type Graph struct {
 	Targets   int        // Input [N,1]
 	Starts    int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
 	Reference int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
+	Labels    int        // likewise, if their loss is Unpaired
 	Ratios    int        // [N,1] f32, likewise
 	Logits    int        // [N,V], chunked; its rows may be longer than V
 	Last      bool       // in generation: of a step's tokens the last alone has logits
@@ -185,7 +186,7 @@ type Documents struct {
 	// this length, sequences would have the same mean number of (query, visible key) pairs.
 	Length int
 	// Preference is the factor beta of preference optimisation: a sequence consists of pairs of
-	// documents, the first of each pair preferred, and padding. 0: documents are learnt as they are.
+	// documents, the first of each pair preferred, or of single ones if Pairs is Unpaired, and padding. 0: documents are learnt as they are.
 	Preference float64
 	Pairs      PairLoss // with Preference
 	Margin     float64  // likewise, of SimPO

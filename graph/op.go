@@ -362,8 +362,9 @@ var table = [NumOps]Info{
 	//
 	// and the other rows have 0. weights [N,1] is the derivative of the pair's loss with respect to each row's
 	// nll. Two documents without targets are no pair, nor is a last document without a partner: all their
-	// results are 0.
-	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:s[N,1]:wt ratios:s[N,1]:wt weights:s[N,1]:wt nll:s[N,1]:rt reference:s[N,1]:rt targets:i[N,1]:rt starts:i[N,1]:rt"), Rule: paired},
+	// results are 0. With labels the loss is Unpaired, and each document has its own, of its label: the weight of a desirable one,
+	// minus that of an undesirable one, or 0, which counts nothing; then reference has the batch's kl in it.
+	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:s[N,1]:wt ratios:s[N,1]:wt weights:s[N,1]:wt nll:s[N,1]:rt reference:s[N,1]:rt targets:i[N,1]:rt starts:i[N,1]:rt labels:s[N,1]:rt?"), Rule: paired},
 	// total [1,1] f64 = sum of loss, tokens ascending.
 	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:d[1,1]:s loss:s[N,1]:rt")},
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.

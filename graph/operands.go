@@ -380,6 +380,7 @@ const (
 	PreferenceReference = 4
 	PreferenceTargets   = 5
 	PreferenceStarts    = 6
+	PreferenceLabels    = 7
 )
 
 const (

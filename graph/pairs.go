@@ -10,6 +10,9 @@ import (
 
 // PairLoss is a loss of pairs of which one document is preferred. Let c and r be values of the chosen and the rejected
 // document: log-probabilities, of a loss that Averages over their learnt tokens, less those under the reference if it has one.
+//
+// A loss that is Unpaired is one of single documents instead. Let x be such a value and kl an estimate that is the same for all
+// documents of a batch; desirable and undesirable ones have weights.
 type PairLoss uint8
 
 const (
@@ -17,16 +20,22 @@ const (
 	IPO                   // Azar et al., 2310.12036, equation 17, averaged as TRL has it: (c - r - 1/(2 beta))²
 	SimPO                 // Meng et al., 2405.14734, equation 6: -log sigmoid(beta (c - r) - margin)
 	ORPO                  // Hong et al., 2403.07691, equation 6: -c - beta log sigmoid(odds c - odds r), odds x = x - log(1 - exp(x))
+	// Ethayarajh et al., 2402.01306, equation 8, averaged as TRL has it: weight (1 - sigmoid(beta (x - kl))) of a desirable document,
+	// weight (1 - sigmoid(beta (kl - x))) of an undesirable one
+	KTO
+	APOZeroUnpaired // D'Oosterlinck et al., 2408.06266, one document at a time as TRL has it: as KTO, with kl = 0
 	NumPairLosses
 )
 
 // PairRule is a row of the table of losses.
 type PairRule struct {
-	Name      string
-	Averages  bool    // log-probabilities are means over tokens, else sums
-	Reference bool    // those under the reference are subtracted
-	Beta      float64 // usual
-	Margin    float64 // usual; 0: the loss has none
+	Name       string
+	Averages   bool    // log-probabilities are means over tokens, else sums
+	Reference  bool    // those under the reference are subtracted
+	Beta       float64 // usual
+	Margin     float64 // usual; 0: the loss has none
+	Unpaired   bool    // documents are desirable or not, each by itself
+	Mismatched bool    // kl is estimated from answers to other prompts, see package train; else it is 0
 }
 
 var pairRules = [NumPairLosses]PairRule{
@@ -34,6 +43,9 @@ var pairRules = [NumPairLosses]PairRule{
 	IPO:   {Name: "ipo", Averages: true, Reference: true, Beta: 0.1},
 	SimPO: {Name: "simpo", Averages: true, Beta: 2, Margin: 1},
 	ORPO:  {Name: "orpo", Averages: true, Beta: 0.1},
+
+	KTO:             {Name: "kto", Reference: true, Beta: 0.1, Unpaired: true, Mismatched: true},
+	APOZeroUnpaired: {Name: "apo_zero_unpaired", Reference: true, Beta: 0.1, Unpaired: true},
 }
 
 // Rule returns the loss's row, which must not be changed.

@@ -296,6 +296,9 @@ func paired(a *Attr, d []Dim) string {
 	if a.PairLoss < 0 || a.PairLoss >= int(NumPairLosses) {
 		return fmt.Sprintf("there is no loss of pairs number %d", a.PairLoss)
 	}
+	if PairLoss(a.PairLoss).Rule().Unpaired != (d[PreferenceLabels].Rows > 0) {
+		return fmt.Sprintf("labels belong to losses of single documents only, and %v is another", PairLoss(a.PairLoss))
+	}
 	return cmp.Or(hasScale(a, d), wholeSequences(a, d[PreferenceLoss].Rows))
 }
 

@@ -61,6 +61,12 @@ type Spec struct {
 	Delinks        int        // how many did until here, if that has just ended; else 0
 }
 
+// Unpaired reports whether the run learns from single answers that are good or bad.
+func (s *Spec) Unpaired() bool { return s.Preference.Beta > 0 && s.PairLoss.Rule().Unpaired }
+
+// Mismatched reports whether the loss of single answers is compared with that of answers to other prompts.
+func (s *Spec) Mismatched() bool { return s.Unpaired() && s.PairLoss.Rule().Mismatched }
+
 // Settle decides what a configuration leaves open, for this machine or the one that it describes. To read text, no
 // machine is needed: then device, ranks and precision stay open. note is told what a user should know.
 func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, error) {

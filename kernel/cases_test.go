@@ -443,22 +443,22 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 	graph.Preference: func(m *maker) sample {
 		seq := 1 + m.n()
 		n := seq * (1 + m.IntN(4))
-		starts, targets := NewTensor(graph.I32, n, 1), m.ints(n, -1, 9)
-		rate := m.Float64()
+		starts, targets, rate, start := NewTensor(graph.I32, n, 1), m.ints(n, -1, 9), m.Float64(), 0
 		for r := range n {
 			at := r % seq
-			switch { // documents, often one or two, sometimes with rows of their own behind
-			case at == 0:
-			case at == seq/2 || m.Float64() < rate*rate:
-				starts.I32[r] = int32(at)
-			default:
-				starts.I32[r] = starts.I32[r-1]
+			if at == 0 || at == seq/2 || m.Float64() < rate*rate { // documents, often one or two, sometimes with rows of their own behind
+				start = at
 			}
+			starts.I32[r] = int32(start)
 			if r/seq%3 == 2 || at > 3*seq/4 && rate < 0.5 { // no pair, or padding
 				targets.I32[r*targets.Stride] = -1
 			}
 		}
-		return sample{attr: graph.Attr{Seq: seq, Scale: 0.3, PairLoss: m.IntN(int(graph.NumPairLosses)), Margin: 0.4}, t: []Tensor{m.f32(n, 1), m.f32(n, 1), m.f32(n, 1), m.positive(n, 1), m.f32(n, 1), targets, starts}}
+		loss, args := m.IntN(int(graph.NumPairLosses)), []Tensor{m.f32(n, 1), m.f32(n, 1), m.f32(n, 1), m.positive(n, 1), m.f32(n, 1), targets, starts, m.f32(n, 1)}
+		if !graph.PairLoss(loss).Rule().Unpaired {
+			args = args[:graph.PreferenceLabels]
+		}
+		return sample{attr: graph.Attr{Seq: seq, Scale: 0.3, PairLoss: loss, Margin: 0.4}, t: args}
 	},
 	graph.LossSum: func(m *maker) sample {
 		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.mat(graph.F64, 1, 1, 1), m.f32(m.rows(), 1)}, token: []bool{false, true}}

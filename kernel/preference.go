@@ -13,14 +13,21 @@ import (
 //	loss    of the two ratios, see pairLosses
 //	weights its derivative with respect to the nll of each token
 //
+// With labels each document has a loss of its own, of its ratio.
+//
 // Each token has four bytes in each of a few operands, so one goroutine is enough, and Reference and Fast are the same.
 func preference(_ *Env, a *graph.Attr, t []Tensor) {
 	starts := &t[graph.PreferenceStarts]
 	for first := 0; first < t[graph.PreferenceNLL].Rows; first += a.Seq {
 		for chosen := first; chosen < first+a.Seq; {
-			rejected := nextDocument(starts, chosen, first+a.Seq)
-			end := nextDocument(starts, rejected, first+a.Seq)
-			pair(a, t, chosen, rejected, end)
+			end := nextDocument(starts, chosen, first+a.Seq)
+			if graph.PairLoss(a.PairLoss).Rule().Unpaired {
+				single(a, t, chosen, end)
+			} else {
+				rejected := end
+				end = nextDocument(starts, rejected, first+a.Seq)
+				pair(a, t, chosen, rejected, end)
+			}
 			chosen = end
 		}
 	}
@@ -35,7 +42,8 @@ func nextDocument(starts *Tensor, row, end int) int {
 	return next
 }
 
-// pairLosses return the loss of the ratios c and r, of chosen and rejected, and minus its derivatives with respect to them.
+// pairLosses return the loss of the ratios c and r, of chosen and rejected, and minus its derivatives with respect to them. Those that
+// are unpaired have a document's label in the place of r.
 var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, byC, byR float64){
 	graph.DPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
 		loss, pull := belowZero(a.Scale * (c - r))
@@ -59,6 +67,14 @@ var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, b
 		loss, pull := belowZero(oddsC - oddsR)
 		return -c + a.Scale*loss, 1 + a.Scale*pull/restC, -a.Scale * pull / restR
 	},
+	graph.KTO:             labelLoss,
+	graph.APOZeroUnpaired: labelLoss,
+}
+
+// labelLoss is the loss of a document whose label is its weight, or minus it if it is undesirable. kl is in the ratio already.
+func labelLoss(a *graph.Attr, ratio, label float64) (loss, by, none float64) {
+	s := 1 / (1 + math.Exp(math.Copysign(a.Scale, label)*ratio))
+	return math.Abs(label) * s, label * a.Scale * s * (1 - s), 0
 }
 
 // leastRest bounds the odds of a document of whose tokens all are certain.
@@ -72,23 +88,9 @@ func belowZero(m float64) (loss, pull float64) {
 // pair computes the rows [chosen, rejected) of a document and [rejected, end) of the next. The latter is empty
 // if the sequence ends before it: then they are no pair.
 func pair(a *graph.Attr, t []Tensor, chosen, rejected, end int) {
-	loss, ratios, weights := &t[graph.PreferenceLoss], &t[graph.PreferenceRatios], &t[graph.PreferenceWeights]
-	nll, reference, targets := &t[graph.PreferenceNLL], &t[graph.PreferenceReference], &t[graph.PreferenceTargets]
 	averages := graph.PairLoss(a.PairLoss).Rule().Averages
-	sum := func(first, end int) (sum, learnt float64) {
-		for r := first; r < end; r++ {
-			loss.Set(r, 0, 0)
-			ratios.Set(r, 0, 0)
-			weights.Set(r, 0, 0)
-			if targets.I32[r*targets.Stride] >= 0 {
-				sum -= nll.At(r, 0)
-				learnt++
-			}
-		}
-		return sum, learnt
-	}
-	one, n := sum(chosen, rejected)
-	other, k := sum(rejected, end)
+	one, n := likelihood(t, chosen, rejected)
+	other, k := likelihood(t, rejected, end)
 	if n+k == 0 || rejected == end {
 		return
 	}
@@ -97,20 +99,55 @@ func pair(a *graph.Attr, t []Tensor, chosen, rejected, end int) {
 	} else {
 		n, k = 1, 1
 	}
-	ratio := func(r int, sum float64) float64 {
-		ratios.Set(r, 0, sum) // rounds
-		ratios.Set(r, 0, ratios.At(r, 0)-reference.At(r, 0))
-		return ratios.At(r, 0)
+	x, byC, byR := pairLosses[a.PairLoss](a, ratio(t, chosen, one), ratio(t, rejected, other))
+	t[graph.PreferenceLoss].Set(chosen, 0, x)
+	weigh(t, chosen, rejected, byC/n)
+	weigh(t, rejected, end, byR/k)
+}
+
+// single computes the rows [first, end) of a document that is not one of a pair.
+func single(a *graph.Attr, t []Tensor, first, end int) {
+	sum, n := likelihood(t, first, end)
+	if n == 0 {
+		return
 	}
-	x, byC, byR := pairLosses[a.PairLoss](a, ratio(chosen, one), ratio(rejected, other))
-	loss.Set(chosen, 0, x)
-	weigh := func(first, end int, weight float64) {
-		for r := first; r < end; r++ {
-			if targets.I32[r*targets.Stride] >= 0 {
-				weights.Set(r, 0, weight)
-			}
+	if !graph.PairLoss(a.PairLoss).Rule().Averages {
+		n = 1
+	}
+	x, by, _ := pairLosses[a.PairLoss](a, ratio(t, first, sum/n), t[graph.PreferenceLabels].At(first, 0))
+	t[graph.PreferenceLoss].Set(first, 0, x)
+	weigh(t, first, end, by/n)
+}
+
+// likelihood clears the results of rows [first, end), and returns the sum of their log-probabilities and how many are learnt.
+func likelihood(t []Tensor, first, end int) (sum, learnt float64) {
+	nll, targets := &t[graph.PreferenceNLL], &t[graph.PreferenceTargets]
+	for r := first; r < end; r++ {
+		for _, result := range []int{graph.PreferenceLoss, graph.PreferenceRatios, graph.PreferenceWeights} {
+			t[result].Set(r, 0, 0)
+		}
+		if targets.I32[r*targets.Stride] >= 0 {
+			sum -= nll.At(r, 0)
+			learnt++
 		}
 	}
-	weigh(chosen, rejected, byC/n)
-	weigh(rejected, end, byR/k)
+	return sum, learnt
+}
+
+// ratio writes, rounded, and returns what a document that begins at row r has more than under the reference.
+func ratio(t []Tensor, r int, sum float64) float64 {
+	ratios := &t[graph.PreferenceRatios]
+	ratios.Set(r, 0, sum) // rounds
+	ratios.Set(r, 0, ratios.At(r, 0)-t[graph.PreferenceReference].At(r, 0))
+	return ratios.At(r, 0)
+}
+
+// weigh gives a document's learnt tokens their weight.
+func weigh(t []Tensor, first, end int, weight float64) {
+	targets := &t[graph.PreferenceTargets]
+	for r := first; r < end; r++ {
+		if targets.I32[r*targets.Stride] >= 0 {
+			t[graph.PreferenceWeights].Set(r, 0, weight)
+		}
+	}
 }

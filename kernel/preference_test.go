@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"testing"
@@ -23,7 +24,7 @@ func TestPairLosses(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &cases)
 	}
-	if err != nil || len(cases) != 3*int(graph.NumPairLosses) {
+	if err != nil || len(cases) != 3*int(graph.KTO) {
 		t.Fatalf("%d cases, %v", len(cases), err)
 	}
 	for _, c := range cases {
@@ -67,6 +68,81 @@ func TestPairLosses(t *testing.T) {
 		}
 		for i, want := range c.ByRejected {
 			near("a derivative of the rejected", x[graph.PreferenceWeights].F32[chosen+given+i], want)
+		}
+	}
+}
+
+// TestUnpairedLosses: of batches of desirable and undesirable documents, the mean loss and its derivatives with respect to the tokens'
+// losses are those of TRL's KTOTrainer (tools/pair_fixtures.py), if what they are compared with has the kl of answers to other prompts.
+func TestUnpairedLosses(t *testing.T) {
+	var cases []struct {
+		Loss                                string
+		Beta, Desirable, Undesirable, Value float64
+		Labels                              []int
+		Reference, Mismatched               []float64
+		NLL, By                             [][]float64
+	}
+	text, err := os.ReadFile("testdata/unpaired.json")
+	if err == nil {
+		err = json.Unmarshal(text, &cases)
+	}
+	if err != nil || len(cases) != 5 {
+		t.Fatalf("%d cases, %v", len(cases), err)
+	}
+	for k, c := range cases {
+		loss, err := graph.PairLossNamed(c.Loss)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kl := 0.0
+		if loss.Rule().Mismatched {
+			for _, x := range c.Mismatched {
+				kl += x / float64(len(c.Mismatched))
+			}
+			kl = max(kl, 0)
+		}
+		const n, given = 40, 2 // tokens of a prompt before each answer
+		of := func(d graph.DType) Tensor { return NewTensor(d, n, 1) }
+		x := []Tensor{of(graph.F32), of(graph.F32), of(graph.F32), of(graph.F32), of(graph.F32), of(graph.I32), of(graph.I32), of(graph.F32)}
+		for r := range n {
+			x[graph.PreferenceTargets].I32[r], x[graph.PreferenceNLL].F32[r] = -1, 9
+		}
+		var begins []int
+		end := 0
+		for i, nll := range c.NLL {
+			begins = append(begins, end)
+			weight := c.Desirable
+			if c.Labels[i] == 0 {
+				weight = -c.Undesirable
+			}
+			x[graph.PreferenceReference].F32[end], x[graph.PreferenceLabels].F32[end] = float32(c.Reference[i]+kl), float32(weight)
+			for j, v := range nll {
+				x[graph.PreferenceTargets].I32[end+given+j], x[graph.PreferenceNLL].F32[end+given+j] = 1, float32(v)
+			}
+			for r := end; r < n; r++ {
+				x[graph.PreferenceStarts].I32[r] = int32(end)
+			}
+			end += given + len(nll)
+		}
+		for r := end; r < n; r++ { // padding
+			x[graph.PreferenceStarts].I32[r] = int32(end)
+		}
+		preference(nil, &graph.Attr{Seq: n, Scale: c.Beta, PairLoss: int(loss)}, x)
+		near := func(what string, got float64, want float64) {
+			t.Helper()
+			if math.Abs(got-want) > 1e-5*math.Max(1, math.Abs(want)) {
+				t.Errorf("case %d, %s: %s is %v, TRL %v", k, c.Loss, what, got, want)
+			}
+		}
+		sum, all := 0.0, float64(len(c.NLL))
+		for r := range n {
+			sum += float64(x[graph.PreferenceLoss].F32[r])
+		}
+		near("the loss", sum/all, c.Value)
+		for i, by := range c.By {
+			for j, want := range by {
+				near(fmt.Sprintf("a derivative of document %d", i), float64(x[graph.PreferenceWeights].F32[begins[i]+given+j])/all, want)
+			}
 		}
 	}
 }

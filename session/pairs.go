@@ -13,29 +13,29 @@ import (
 
 // pairs holds the buffers for these.
 type pairs struct {
-	reference []float32
-	read      []float64 // a rank's ratios
-	ratios    []float32
+	given  []float32 // what is written at a time
+	read   []float64 // a rank's ratios
+	ratios []float32
 }
 
-// feedPairs writes the reference's log-probabilities for the pairs of a batch of tokens, and clears their ratios, because
-// in a bidirectional pipeline each rank writes only the ratios of its own sequences.
-func (s *Session) feedPairs(i, tokens int, reference []float32) error {
+// feedPairs writes the reference's log-probabilities for the documents of a batch of tokens, and their labels, and clears their ratios,
+// because in a bidirectional pipeline each rank writes only the ratios of its own sequences.
+func (s *Session) feedPairs(i, tokens int, sc Scalars) error {
 	p := &s.pairs
-	if reference != nil && len(reference) != tokens {
-		return fmt.Errorf("%d log-probabilities of the reference are given for a batch of %d tokens", len(reference), tokens)
-	}
-	p.reference = slices.Grow(p.reference[:0], tokens)[:tokens]
-	clear(p.reference)
-	for r := range s.ranks {
-		if err := s.ranks[r].write(i, "ratios", p.reference); err != nil {
-			return err
+	p.given = slices.Grow(p.given[:0], tokens)[:tokens]
+	for _, in := range []struct {
+		buffer string
+		all    []float32
+	}{{"ratios", nil}, {"batch.reference", sc.Reference}, {"batch.labels", sc.Labels}} {
+		if in.all != nil && len(in.all) != tokens {
+			return fmt.Errorf("%s: %d numbers are given for a batch of %d tokens", in.buffer, len(in.all), tokens)
 		}
-	}
-	copy(p.reference, reference)
-	for r := range s.ranks {
-		if err := s.ranks[r].write(i, "batch.reference", p.reference); err != nil {
-			return err
+		clear(p.given)
+		copy(p.given, in.all)
+		for r := range s.ranks {
+			if err := s.ranks[r].write(i, in.buffer, p.given); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -61,7 +61,7 @@ func (s *Session) ratios(i int) ([]float32, error) {
 		return nil, nil
 	}
 	p := &s.pairs
-	n := len(p.reference)
+	n := len(p.given)
 	p.ratios = slices.Grow(p.ratios[:0], n)[:n]
 	clear(p.ratios)
 	for r := range s.ranks {

@@ -177,6 +177,108 @@ func (f *pairFixture) halves() *plan.Plan {
 	return pl
 }
 
+// judge makes the documents of pairs single answers that are good or bad, of some weight.
+func (f *pairFixture) judge(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	docs := *f.graph.Documents
+	docs.Pairs = graph.KTO
+	f.labels, f.paired = make([]float32, len(f.tokens)), len(f.begins)
+	for _, at := range f.begins {
+		f.labels[at] = []float32{1.5, -0.75}[r.IntN(2)]
+	}
+	var err error
+	f.graph, err = graph.BuildDocuments(f.graph.Model, f.graph.Seq, graph.F32, &docs)
+	check(t, err)
+}
+
+// TestAnswersTraining: of single answers that are good or bad, ten steps and the estimates of the KL before them, from the same prompts with
+// answers to others, are those of PyTorch by TRL's formula. Two answers share a sequence.
+func TestAnswersTraining(t *testing.T) {
+	for _, name := range pairModels[:2] {
+		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
+		type answer struct {
+			Prompt, Completion []int32
+			Label              bool
+		}
+		var stored struct {
+			Beta, Good, Bad float64
+			Length          int
+			End             int32
+			Answers, Others []answer
+			Reference       []float64
+			Losses64, KL64  []float64
+			Norms64         []float64 `json:"grad_norms64"`
+		}
+		torch.JSON(t, filepath.Join(f.dir, "answers.json"), &stored)
+		batch := func(list []answer) (tokens, targets []int32, begins []int) {
+			for pair := range slices.Chunk(list, 2) {
+				var window []int32
+				for _, x := range pair {
+					begins = append(begins, len(tokens)+len(window))
+					for _, id := range x.Prompt {
+						window = append(window, data.Mark(id))
+					}
+					window = append(window, x.Completion...)
+				}
+				for len(window) < stored.Length+1 {
+					window = append(window, data.Mark(stored.End))
+				}
+				ids, next := make([]int32, stored.Length), make([]int32, stored.Length)
+				data.Pairs(ids, next, window)
+				tokens, targets = append(tokens, ids...), append(targets, next...)
+			}
+			return tokens, targets, begins
+		}
+		var err error
+		f.graph, err = graph.BuildDocuments(f.graph.Model, stored.Length, graph.F32, &graph.Documents{End: stored.End, Length: stored.Length / 2, Preference: stored.Beta, Pairs: graph.KTO})
+		check(t, err)
+		pl := plan.Plain(f.graph, len(stored.Answers)/2)
+		s, eval := f.open(t, pl, lower.Train), f.open(t, pl, lower.Eval)
+		ratios := func(list []answer, reference []float32) (at []int, ratios []float32) {
+			f.tokens, f.targets, at = batch(list)
+			f.labels, f.pairs = nil, reference
+			return at, slices.Clone(f.step(t, eval, 1).Ratios)
+		}
+		begins, own := ratios(stored.Answers, nil)
+		twins, others := ratios(stored.Others, nil)
+		for k, at := range begins {
+			if d := math.Abs(float64(own[at])/stored.Reference[k] - 1); !(d < 1e-5) {
+				t.Errorf("%s: log-probability %v, PyTorch %v", name, own[at], stored.Reference[k])
+			}
+		}
+		for n := 1; n <= 10; n++ {
+			_, moved := ratios(stored.Others, others)
+			kl := 0.0
+			for _, at := range twins {
+				kl += float64(moved[at]) / float64(len(twins))
+			}
+			if kl = max(kl, 0); !(math.Abs(kl-stored.KL64[n-1]) < 2e-4) {
+				t.Errorf("%s, step %d: KL %v, PyTorch %v", name, n, kl, stored.KL64[n-1])
+			}
+			f.tokens, f.targets, _ = batch(stored.Answers)
+			f.pairs, f.labels, f.paired = make([]float32, len(f.tokens)), make([]float32, len(f.tokens)), len(begins)
+			for k, at := range begins {
+				f.pairs[at] = own[at] + float32(kl)
+				if f.labels[at] = float32(stored.Good); !stored.Answers[k].Label {
+					f.labels[at] = -float32(stored.Bad)
+				}
+			}
+			out := f.step(t, s, n)
+			if e := math.Abs(out.Loss - stored.Losses64[n-1]); !(e < 2e-5) {
+				t.Errorf("%s, step %d: loss %.8f, PyTorch %.8f", name, n, out.Loss, stored.Losses64[n-1])
+			}
+			if e := math.Abs(out.Norm/stored.Norms64[n-1] - 1); !(e < 1e-3) {
+				t.Errorf("%s, step %d: gradient norm %.8f, PyTorch %.8f", name, n, out.Norm, stored.Norms64[n-1])
+			}
+			for i, p := range f.graph.Params {
+				w := make([]float32, p.Elems())
+				check(t, s.Read(i, optimizer.Weights, w))
+				check(t, eval.Write(i, optimizer.Weights, w))
+			}
+		}
+	}
+}
+
 // TestPreferencePlans is L1: no plan on one rank changes a bit of losses, norms, weights and moments, and L2. Pipelines in one
 // direction do not either; where ranks add up gradients, the order of sums differs.
 func TestPreferencePlans(t *testing.T) {
@@ -186,6 +288,9 @@ func TestPreferencePlans(t *testing.T) {
 	for k, name := range slices.Concat(pairModels, pairModels) {
 		f := loadPairs(t, name, 1+r.IntN(2))
 		f.pairs, f.paired = f.moved, f.count()
+		if r.IntN(2) == 1 {
+			f.judge(t, r)
+		}
 		if k >= len(pairModels) {
 			f.store(t, graph.BF16)
 		}

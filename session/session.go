@@ -249,8 +249,8 @@ type Scalars struct {
 	Seed         uint64
 	Bound        float64 // a gradient norm above it skips the update; 0: any finite norm is accepted
 	// Reference holds, by token of the batch, the log-probability of each document of a pair under the reference, at the document's
-	// first token; nil: all are 0.
-	Reference []float32
+	// first token; nil: all are 0. Labels are what the loss of single documents wants, see graph.Preference, likewise.
+	Reference, Labels []float32
 }
 
 // Outcome is the result of a step.
@@ -337,7 +337,7 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	}
 	copy(s.fed, values[:])
 	if s.Graph.Preference() > 0 {
-		return s.feedPairs(i, len(b.Tokens), sc.Reference)
+		return s.feedPairs(i, len(b.Tokens), sc)
 	}
 	return nil
 }

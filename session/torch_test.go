@@ -36,7 +36,8 @@ type fixture struct {
 	tokens  []int32             // inputs [4*32]
 	targets []int32
 	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
-	paired  int       // the number of pairs, if so
+	labels  []float32 // likewise, of single answers
+	paired  int       // the number of pairs or answers, if so
 	losses  struct {
 		Losses, GradNorms     []float64
 		Losses64, GradNorms64 []float64
@@ -170,7 +171,7 @@ func (f *fixture) text() Batch {
 
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
-	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs}
+	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs, Labels: f.labels}
 	if f.graph.Preference() > 0 {
 		sc.Targets = f.paired
 	}

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Adds to testdata/torch what PyTorch computes on pairs: direct preference optimisation (Rafailov et al., 2305.18290, equation 7).
+"""Adds to testdata/torch what PyTorch computes on pairs: direct preference optimisation (Rafailov et al., 2305.18290, equation 7); and, of
+single answers that are good or bad, KTO's loss as TRL has it (Ethayarajh et al., 2402.01306; trl/trainer/kto_trainer.py).
 
     python tools/preference_fixtures.py [OUT]
 
@@ -22,6 +23,7 @@ from torch_fixtures import ADAMW, CLIP, DECAY, STEPS
 MODELS = ["llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny", "gemma2-tiny"]
 IN_FILES = {"lm_head.weight": "embed_out.weight"}  # of GPT-NeoX
 PAIRS, LENGTH, END, BETA = 4, 32, 0, 0.4
+GOOD, BAD = 1.5, 0.75
 
 
 def make_pairs(vocabulary, generator):
@@ -62,11 +64,15 @@ def reference_of(model, pairs):
         return [[float(x) for x in both(model, pair)] for pair in pairs]
 
 
-def train(model, pairs, reference):
+def optimizer_of(model):
     parameters = list(model.parameters())
     groups = [dict(params=[p for p in parameters if p.ndim >= 2], weight_decay=DECAY),
               dict(params=[p for p in parameters if p.ndim < 2], weight_decay=0.0)]
-    optimizer = torch.optim.AdamW(groups, foreach=False, **ADAMW)
+    return torch.optim.AdamW(groups, foreach=False, **ADAMW)
+
+
+def train(model, pairs, reference):
+    parameters, optimizer = list(model.parameters()), optimizer_of(model)
     losses, norms = [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -76,6 +82,37 @@ def train(model, pairs, reference):
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses, norms
+
+
+def kto_loss(model, answers, others, reference, other_reference):
+    """of the whole batch; others are the same prompts with answers to other prompts"""
+    with torch.no_grad():
+        kl = torch.stack([log_probability(model, x["prompt"], x["completion"]) - ref for x, ref in zip(others, other_reference)]).mean().clamp(min=0)
+    total = 0
+    for x, ref in zip(answers, reference):
+        ratio = log_probability(model, x["prompt"], x["completion"]) - ref
+        total = total + (GOOD * (1 - torch.sigmoid(BETA * (ratio - kl))) if x["label"] else BAD * (1 - torch.sigmoid(BETA * (kl - ratio))))
+    return total / len(answers), float(kl)
+
+
+def write_answers(folder, seed):
+    model = load(folder, torch.float64)
+    answers = [dict(prompt=p["prompt"], completion=p["chosen" if k % 2 else "rejected"], label=k % 3 > 0)
+               for k, p in enumerate(make_pairs(model.config.vocab_size, torch.Generator().manual_seed(seed)))]
+    others = [dict(prompt=x["prompt"], completion=answers[k - 1]["completion"]) for k, x in enumerate(answers)]
+    with torch.no_grad():
+        reference, other_reference = [[float(log_probability(model, x["prompt"], x["completion"])) for x in part] for part in (answers, others)]
+    step, losses, norms, kls = optimizer_of(model), [], [], []
+    for _ in range(STEPS):
+        step.zero_grad()
+        loss, kl = kto_loss(model, answers, others, reference, other_reference)
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(list(model.parameters()), CLIP)))
+        step.step()
+        losses.append(float(loss.detach()))
+        kls.append(kl)
+    (folder / "answers.json").write_text(json.dumps(dict(beta=BETA, good=GOOD, bad=BAD, length=LENGTH, end=END, answers=answers, others=others, reference=reference,
+                                                         losses64=losses, grad_norms64=norms, kl64=kls)) + "\n")
 
 
 def write(folder, seed):
@@ -100,6 +137,8 @@ def main():
     torch.use_deterministic_algorithms(True)
     for k, name in enumerate(MODELS):
         write(out / name, 100 + k)
+    for k, name in enumerate(MODELS[:2]):
+        write_answers(out / name, 200 + k)
 
 
 if __name__ == "__main__":

@@ -28,5 +28,6 @@
 //	metrics.go, tensorboard.go, trace.go    what a run reports
 //	save.go, identity.go, out.go            checkpoints, resumption, refusals
 //	state.go                                weights and moments as tensors of files
-//	preference.go                           pairs: the reference's log-probabilities, rewards
+//	preference.go, rewards.go               pairs: the reference's log-probabilities, rewards
+//	unpaired.go                             single answers: their labels, the estimate of the KL
 package train

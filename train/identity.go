@@ -40,6 +40,7 @@ type identity struct {
 	TieLayers      int                 `json:"tie_layers,omitempty"`          // as it was configured; which share parameters at present is no part of the identity
 	Mixture        string              `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
 	Held           string              `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
+	Labels         string              `json:"label_weights,omitempty"`       // of desirable and undesirable answers; absent: 1 and 1, or none
 	Pairs          string              `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
 }
 
@@ -70,6 +71,9 @@ func (a *identity) configured(spec *job.Spec) {
 	}
 	a.Optimizer, a.KeepMask, a.TieLayers = spec.Optimizer, spec.KeepMask, spec.TieLayers
 	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
+	if p := spec.Preference; p.DesirableWeight != 1 || p.UndesirableWeight != 1 {
+		a.Labels = fmt.Sprintf("desirable %v, undesirable %v", p.DesirableWeight, p.UndesirableWeight)
+	}
 	if !spec.Optimizer.Rule().Elementwise {
 		a.Muon = fmt.Sprintf("momentum %v, rate %.6g, scale %v", spec.Muon.Momentum, spec.Muon.Rate, spec.Muon.Scale)
 	}
@@ -81,6 +85,8 @@ func (a *identity) configured(spec *job.Spec) {
 // windowsOf says how documents become windows.
 func windowsOf(spec *job.Spec) string {
 	switch {
+	case spec.Unpaired():
+		return "answers (best fit)"
 	case spec.Preference.Beta > 0:
 		return "pairs (best fit)"
 	case spec.Documents == config.Whole:
@@ -166,7 +172,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "label_weights", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

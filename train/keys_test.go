@@ -45,6 +45,7 @@ var fates = map[string][]string{
 	"epsilon": {refused, "", "1e-8", "1e-6"}, "gradient_clipping": {refused, "", "1", "0"},
 	"expert_balance":  {refused, "model.type=mixtral model.experts=4 model.active_experts=2", "0.01", "0.1"},
 	"preference.beta": {refused, "", "0.1", "0.2"}, "preference.loss": {refused, "preference.beta=0.1", "dpo", "ipo"}, "preference.margin": {refused, "preference.beta=2 preference.loss=simpo", "1", "2"},
+	"preference.desirable_weight": {refused, "preference.beta=0.1 preference.loss=kto", "1", "1.5"}, "preference.undesirable_weight": {refused, "preference.beta=0.1 preference.loss=apo_zero_unpaired", "1", "2"},
 	"freeze": {refused, "", `"*.mlp.*"`, `"*.self_attn.*"`}, "keep_mask": {refused}, "quantize": {refused, "lora.rank=2 model.width=64", "none", "nf4"},
 	"lora.rank": {refused, "", "2", "4"}, "lora.alpha": {refused, "lora.rank=2", "2", "4"}, "lora.rslora": {refused, "lora.rank=2", "false", "true"}, "lora.dora": {refused, "lora.rank=2", "false", "true"},
 	"lora.targets": {refused, "lora.rank=2", `"*.q_proj.*"`, `"*.v_proj.*"`}, "lora.modules_to_save": {refused, "lora.rank=2", "[embed_tokens]", "[lm_head]"},

@@ -175,10 +175,104 @@ func TestReferenceOfOthers(t *testing.T) {
 	if !slices.Equal(got.train, tr.reference.train) || !slices.Equal(got.held, tr.reference.held) || len(got.train) == 0 {
 		t.Errorf("%v, want %v", got, tr.reference)
 	}
-	for _, other := range []Setup{{Train: s.Held, Held: s.Held}, {Train: s.Train, Held: s.Train}} {
+	for _, other := range []Setup{{Spec: s.Spec, Train: s.Held, Held: s.Held}, {Spec: s.Spec, Train: s.Train, Held: s.Train}} {
 		if err := got.load(ck, &other); err == nil || !strings.Contains(err.Error(), "resume with the data of the checkpoint") {
 			t.Errorf("another corpus: %v", err)
 		}
 	}
 	check(t, tr.Close())
+}
+
+// TestAnswerRewards: if the references are what the model has of each document less known differences, the KL, losses and rewards are those
+// of the formula, for the answers of a step and for those held out, of whichever source they are.
+func TestAnswerRewards(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	const beta, good, bad = 0.3, 1.5, 0.5
+	seed := testkit.Seed(t)
+	dir := t.TempDir()
+	for name, n := range map[string]int{"a": 70, "b": 30} {
+		var lines []string
+		for k := range n {
+			lines = append(lines, fmt.Sprintf(`{"prompt": "%s%d", "completion": "%s", "label": %v}`, name, k/2, strings.Repeat(" a", k%4), k%3 == 0))
+		}
+		check(t, os.WriteFile(dir+"/"+name+".jsonl", []byte(strings.Join(lines, "\n")), 0o644))
+	}
+	for _, c := range []struct {
+		loss  string
+		batch int
+		shift float64 // of what is known of mismatched documents
+	}{{"kto", 3, 1}, {"kto", 2, -9}, {"apo_zero_unpaired", 3, 1}} {
+		tr, s := openRun(t, runConfig(t, t.TempDir()), fmt.Sprintf("data=[%s/a.jsonl, {files: %s/b.jsonl, times: 2}]", dir, dir), fmt.Sprint("preference.beta=", beta), "preference.loss="+c.loss,
+			fmt.Sprint("preference.desirable_weight=", good), fmt.Sprint("preference.undesirable_weight=", bad), fmt.Sprint("global_batch=", c.batch), "validation_fraction=0.3", "eval_batches=1")
+		defer tr.Close()
+		check(t, tr.refer(t.Context(), nil))
+		r := rand.New(rand.NewPCG(seed, 1))
+		var differences [][]float32
+		for k, list := range [][]float32{tr.reference.train, tr.reference.mismatched.train, tr.reference.held, tr.reference.mismatched.held} {
+			d := make([]float32, len(list))
+			for i := range d {
+				d[i] = float32(r.NormFloat64()*2 + c.shift*float64(k%2))
+				list[i] -= d[i]
+			}
+			differences = append(differences, d)
+		}
+		verify := func(what string, w data.Windows, windows []int64, own, mismatched []float32, loss float64, got *Rewards) {
+			t.Helper()
+			var want Rewards
+			var labels []bool
+			var ratios []float32
+			kl, n := 0.0, 0
+			for _, i := range windows {
+				first, end := w.Documents(i), w.Documents(i+1)
+				labels, ratios = w.Good(labels, i), append(ratios, own[first:end]...)
+				for k := first; k < end && c.loss == "kto"; k++ {
+					kl += float64(mismatched[k])
+				}
+				n += int(end - first)
+			}
+			kl = max(kl/float64(n), 0)
+			sum := 0.0
+			for k, x := range ratios {
+				weight, sign := bad, -1.0
+				if labels[k] {
+					weight, sign = good, 1
+					want.Good++
+					want.Chosen += beta * float64(x)
+				} else {
+					want.Rejected += beta * float64(x)
+				}
+				sum += weight * (1 - 1/(1+math.Exp(-sign*beta*(float64(x)-kl)))) / float64(n)
+			}
+			if want.Good == 0 || want.Good == n {
+				t.Fatalf("%s: %d of %d answers are good", what, want.Good, n)
+			}
+			want.Chosen, want.Rejected = want.Chosen/float64(want.Good), want.Rejected/float64(n-want.Good)
+			for k, d := range []float64{loss - sum, got.KL - kl, got.Chosen - want.Chosen, got.Rejected - want.Rejected, got.Margin - want.Chosen + want.Rejected} {
+				if !(math.Abs(d) < 2e-5) {
+					t.Errorf("%v, %s: loss %v and %+v, want %v, KL %v and %+v (%d)", c, what, loss, *got, sum, kl, want, k)
+				}
+			}
+			if got.Answers != n || got.Good != want.Good || got.Pairs != 0 {
+				t.Errorf("%v, %s: %+v, want %d answers", c, what, *got, n)
+			}
+			if positive := kl > 0; positive != (c.loss == "kto" && c.shift > 0) {
+				t.Errorf("%v: KL %v", c, kl)
+			}
+		}
+		loss, err := tr.Validate(t.Context())
+		check(t, err)
+		var held []int64
+		for k := range int64(c.batch) {
+			held = append(held, k*s.Held.Count()/int64(c.batch))
+		}
+		verify("validation", s.Held, held, differences[2], differences[3], loss, tr.rewards)
+		windows, at := []int64{}, *tr.sampler
+		for range c.batch {
+			windows = append(windows, at.Window())
+			at.Skip(1)
+		}
+		m, err := tr.Next(t.Context())
+		check(t, err)
+		verify("a step", s.Train, windows, differences[0], differences[1], m.Loss, m.Rewards)
+	}
 }

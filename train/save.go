@@ -357,7 +357,7 @@ func (t *Run) save(o Observer) error {
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
 		Weights: t.origin.withOtherParts(t.Setup.Graph.Model, t.tensors(optimizer.Weights)),
 		Adapter: t.Setup.lora() != nil,
-		State:   append(t.moments(), t.reference.groups()...),
+		State:   append(t.moments(), t.reference.groups(t.Setup)...),
 		Files:   files,
 	}
 	if t.savers != nil {

@@ -39,7 +39,8 @@ type Setup struct {
 
 	chosen *Chosen // what a run that goes on trains, with train_within; else nil
 
-	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
+	mismatched           struct{ train, held data.Windows } // beside Train and Held, if the loss wants them
+	packing, heldPacking data.Packing                       // of whole documents or pairs in the sources, and in Validation
 }
 
 // Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
@@ -149,6 +150,11 @@ func (s *Setup) Reading() string {
 	p.Add(s.heldPacking)
 	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
 	switch {
+	case spec.Unpaired():
+		good, bad := s.Train.Labelled()
+		heldGood, heldBad := s.Held.Labelled()
+		text += fmt.Sprintf("; %d good and %d bad answers to train on, %d and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
+			good, bad, heldGood, heldBad, s.Train.Count(), s.Held.Count(), empty)
 	case spec.Preference.Beta > 0:
 		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
 			s.Train.Pairs(s.Train.Count()), s.Held.Pairs(s.Held.Count()), s.Train.Count(), s.Held.Count(), empty)
@@ -176,7 +182,10 @@ func (s *Setup) Reading() string {
 // tooLong says what did not fit into windows.
 func (s *Setup) tooLong(p data.Packing) string {
 	what := "; documents cut, since they have more than %d tokens: %d"
-	if s.Spec.Preference.Beta > 0 {
+	switch {
+	case s.Spec.Unpaired():
+		what = "; answers left out, since they have more than %d tokens with their prompts: %d"
+	case s.Spec.Preference.Beta > 0:
 		what = "; pairs left out, since they have more than %d tokens: %d"
 	}
 	if p.TooLong == 0 {
@@ -251,6 +260,9 @@ func (s *Setup) windows() error {
 		s.heldPacking = all.packing
 	}
 	s.Train, s.Held = data.Mix(train...), data.Mix(validate...)
+	if spec.Mismatched() {
+		s.mismatched.train, s.mismatched.held = s.Train.Mismatched(), s.Held.Mismatched()
+	}
 	return nil
 }
 

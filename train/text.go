@@ -64,7 +64,7 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 		t.Notes = append(t.Notes, s.Corpus.Notes()...)
 	}
 	opt := func(what string) data.Options {
-		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField,
+		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField, Labels: spec.Unpaired(),
 			Progress: func(done, total int64) { progress(what, done, total) }}
 	}
 	var err error
@@ -204,12 +204,12 @@ func (t *Text) Len() (n int64) {
 	return n
 }
 
-// hash identifies the tokens that a run learns from, in the order of the sources, and those of pairs that it validates
+// hash identifies the tokens that a run learns from, in the order of the sources, and those of pairs or answers that it validates
 // with, whose reference is computed once.
 func (t *Text) hash() string {
 	h := sha256.New()
 	for _, s := range t.all() {
-		if s == t.Validation && s.Tokens.Stats().Pairs() == 0 {
+		if stats := s.Tokens.Stats(); s == t.Validation && stats.Pairs()+stats.Labels() == 0 {
 			continue
 		}
 		sum := s.Tokens.Hash()
@@ -270,7 +270,7 @@ func (t *Text) Documents(spec *job.Spec) *graph.Documents {
 	}
 	if t.Empty() {
 		docs.Length = spec.SequenceLength
-		if docs.Preference > 0 {
+		if docs.Preference > 0 && !spec.Unpaired() {
 			docs.Length = max(1, docs.Length/2)
 		}
 		return docs
@@ -280,6 +280,8 @@ func (t *Text) Documents(spec *job.Spec) *graph.Documents {
 	for k, s := range t.Sources {
 		of := s.Tokens.DocumentLength
 		switch {
+		case spec.Unpaired():
+			of = func(n int) int { return s.Tokens.ExampleLength(n, spec.Mismatched()) }
 		case docs.Preference > 0:
 			of = s.Tokens.PairLength
 		case spec.Documents == config.Whole:
@@ -317,6 +319,8 @@ func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
 	var err error
 	switch pairs := t.Stats().Pairs(); {
+	case spec.Unpaired():
+		s.windows, s.packing, err = t.Examples(r, spec.SequenceLength, spec.Mismatched())
 	case spec.Preference.Beta > 0:
 		s.windows, s.packing, err = t.Preferences(r, spec.SequenceLength)
 	case pairs > 0:
@@ -332,7 +336,10 @@ func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 // holdOut makes windows of all tokens, and reserves the last part for validation.
 func holdOut(spec *job.Spec, t *data.Tokens) (train, held windowed, err error) {
 	split := t.Split
-	if spec.Preference.Beta > 0 {
+	switch {
+	case spec.Unpaired():
+		split = t.SplitExamples
+	case spec.Preference.Beta > 0:
 		split = t.SplitPairs
 	}
 	first, last, err := split(spec.HeldOut, spec.SequenceLength)

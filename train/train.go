@@ -90,6 +90,7 @@ type Run struct {
 
 	reference reference // of pairs
 	pairs     pairs     // in the batch
+	drawn     []int64   // windows of the batch
 	rewards   *Rewards  // of the latest validation on pairs
 
 	bitsPerByte float64 // of the latest validation on text; 0: none
@@ -102,6 +103,9 @@ func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*pro
 	spec := s.Spec
 	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), expected: best.Expected(planner.Hour(m)).Seconds, ValLoss: math.NaN(), programs: programs,
 		endures: endurance{patience: usualPatience()}}
+	if spec.Mismatched() { // the evaluation before each step, see prepare
+		t.expected *= 1 + s.forwardShare()
+	}
 	if err := os.MkdirAll(spec.Out, 0o755); err != nil {
 		return nil, outError(err)
 	}
@@ -445,11 +449,19 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	rate := t.timing.rate(spec, t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.carried.Updates + t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
 		Bound: t.guard.bound(spec.SkipSpikes)}
-	if t.Setup.preferring() {
-		scalars.Reference = t.pairs.reference
-	}
 	began := clock.Now()
-	out, err := t.Session.Step(ctx, training, session.Batch(t.batch), scalars)
+	var out session.Outcome
+	if t.Setup.Spec.Unpaired() {
+		if err = (batched{t}).prepare(ctx, t.drawn, false); err == nil {
+			t.split(spec.GlobalBatch)
+		}
+	}
+	if err == nil {
+		if t.Setup.preferring() {
+			scalars.Reference, scalars.Labels = t.pairs.reference, t.pairs.labels
+		}
+		out, err = t.Session.Step(ctx, training, session.Batch(t.batch), scalars)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
@@ -501,11 +513,12 @@ func (t *Run) draw() (before data.Cursor, targets, passed int, err error) {
 	start := t.sampler.Cursor()
 	for all := 2 * t.Setup.Train.Pass(); int64(passed)*int64(spec.GlobalBatch) <= all; passed++ {
 		before = t.sampler.Cursor()
-		t.pairs.clear(len(t.batch.Tokens))
+		t.drawn = t.drawn[:0]
 		for r := range spec.GlobalBatch {
-			t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
+			t.drawn = append(t.drawn, t.sampler.Window())
 			t.sampler.Fill(t.row(r), 1)
 		}
+		batched{t}.pair(t.Setup.Train, t.drawn, t.reference.train)
 		if targets = t.split(spec.GlobalBatch); targets > 0 {
 			return before, targets, passed, nil
 		}
@@ -514,7 +527,7 @@ func (t *Run) draw() (before data.Cursor, targets, passed int, err error) {
 	return before, 0, passed, errors.Join(none, t.sampler.Seek(start))
 }
 
-// split derives the batch from t.rows, and returns the number of targets or of pairs. Rows
+// split derives the batch from t.rows, and returns the number of targets, of pairs or of answers. Rows
 // from number rows on have none, and neither do tokens that are given.
 func (t *Run) split(rows int) (count int) {
 	seq := t.Setup.Spec.SequenceLength
@@ -525,7 +538,10 @@ func (t *Run) split(rows int) (count int) {
 			t.batch.Leave(r, seq)
 		}
 	}
-	if t.Setup.preferring() {
+	switch {
+	case t.Setup.Spec.Unpaired():
+		return len(t.pairs.begins)
+	case t.Setup.preferring():
 		return len(t.pairs.begins) / 2
 	}
 	return count

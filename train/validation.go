@@ -106,9 +106,13 @@ func (t validation) windows() int64 {
 // lasts returns how long a validation takes at so many seconds per step, of which it computes the forward passes.
 func (t validation) lasts(step float64) time.Duration {
 	batch := int64(t.Setup.Spec.GlobalBatch)
-	forward, backward := t.Setup.Graph.FLOPs()
-	share := float64(forward) / float64(forward+backward)
-	return time.Duration(float64((t.windows()+batch-1)/batch) * step * share * float64(time.Second))
+	return time.Duration(float64((t.windows()+batch-1)/batch) * step * t.Setup.forwardShare() * float64(time.Second))
+}
+
+// forwardShare is the forward pass's share of a step.
+func (s *Setup) forwardShare() float64 {
+	forward, backward := s.Graph.FLOPs()
+	return float64(forward) / float64(forward+backward)
 }
 
 // LastValidation returns how long the validation after a run's last step is expected to take.
@@ -118,11 +122,12 @@ func LastValidation(t *Run) time.Duration { return t.timing.last }
 func (t validation) batch(first, windows int64) (session.Outcome, int, error) {
 	held := t.Setup.Held
 	rows := int(min(windows-first, int64(t.Setup.Spec.GlobalBatch)))
-	t.pairs.clear(len(t.Run.batch.Tokens))
+	t.drawn = t.drawn[:0]
 	for r := range rows {
-		window := (first + int64(r)) * held.Count() / windows
-		held.Copy(t.row(r), window)
-		t.pair(r, held, window, t.reference.held)
+		t.drawn = append(t.drawn, (first+int64(r))*held.Count()/windows)
+	}
+	if err := (batched{t.Run}).prepare(context.Background(), t.drawn, true); err != nil {
+		return session.Outcome{}, 0, err
 	}
 	return t.evaluate(context.Background(), rows)
 }

@@ -219,6 +219,8 @@ func TestPairLosses(t *testing.T) {
 		call(append(again, "preference.loss=dpo")...).must(t, 2, "belongs to another run")
 	}
 	_, file := tiny(t)
-	call("train", file, "preference={beta: 0.1, loss: kto}").must(t, 2, "preference.loss", "dpo, ipo, simpo, orpo")
+	call("train", file, "preference={beta: 0.1, loss: bco}").must(t, 2, "preference.loss", "dpo, ipo, simpo, orpo, kto, apo_zero_unpaired")
+	call("train", file, "preference={beta: 0.1, desirable_weight: 2}").must(t, 2, "preference.desirable_weight", "hint: set preference.loss: kto")
+	call("train", file, "preference={beta: 0.1, loss: kto, undesirable_weight: 0}").must(t, 2, "preference.undesirable_weight", "out of range")
 	call("train", file, "preference={beta: 0.1, margin: 1}").must(t, 2, "preference.margin", "simpo")
 }

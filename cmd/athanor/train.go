@@ -174,11 +174,14 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 	case math.IsNaN(t.ValLoss):
 		fmt.Fprintln(c.Stdout, "\nno validation loss: no token of the held-out text is learnt")
 	case r != nil:
-		meaning := ""
-		if p.setup.Spec.PairLoss == graph.DPO {
+		meaning, liked, disliked := "", "chosen", "rejected"
+		switch {
+		case p.setup.Spec.Unpaired():
+			liked, disliked = "good answers", "bad ones"
+		case p.setup.Spec.PairLoss == graph.DPO:
 			meaning = " (0.6931 is indifference)"
 		}
-		c.Textf("\nvalidation loss %.4f%s, %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, meaning, r.Text(), r.Chosen, r.Rejected)
+		c.Textf("\nvalidation loss %.4f%s, %s, rewards %.4f of %s and %.4f of %s\n", s.ValLoss, meaning, r.Text(), r.Chosen, liked, r.Rejected, disliked)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
 		c.Textf("\nvalidation loss %.4f nats per token (perplexity %s, %.4f bits per byte); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), s.BitsPerByte, entropy)

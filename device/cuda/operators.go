@@ -85,6 +85,9 @@ var operators = withUpdates([graph.NumOps]operator{
 		if graph.PairLoss(at.PairLoss).Rule().Averages {
 			a.n[1] = 1
 		}
+		if graph.PairLoss(at.PairLoss).Rule().Unpaired {
+			a.n[2] = 1
+		}
 		return b.start(kernels.Unit{File: "preference"}, "preference", [3]int64{int64(b.op(graph.PreferenceLoss).Rows / b.call.Attr.Seq), 1, 1}, threads, 0, a)
 	},
 	graph.LossSum: func(b *builder) error {

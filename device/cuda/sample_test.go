@@ -585,6 +585,9 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 			r++
 			return float64(start)
 		})
+		if graph.PairLoss(s.call.Attr.PairLoss).Rule().Unpaired {
+			s.f32(n, 1)
+		}
 	},
 	graph.LossSum: func(s *sample) {
 		s.call.Attr.Acc = s.acc

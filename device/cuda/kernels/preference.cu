@@ -1,6 +1,6 @@
-// loss ratios weights nll reference targets starts. A block per sequence goes through its pairs and sums in float64,
-// in an order that does not depend on where in the sequence a pair is. f: beta, margin; n: the number of the loss, and whether
-// it averages log-probabilities over tokens.
+// loss ratios weights nll reference targets starts labels. A block per sequence goes through its pairs, or with labels through its
+// documents, and sums in float64, in an order that does not depend on where in the sequence these are. f: beta, margin; n: the number
+// of the loss, whether it averages log-probabilities over tokens, and whether it is one of single documents.
 
 // falls returns -log sigmoid(m), and sets pull to minus its derivative.
 __device__ float falls(float m, float& pull) {
@@ -28,6 +28,13 @@ __device__ float lossOf(const Args& a, float c, float r, float& byC, float& byR)
   return loss;
 }
 
+// labelLoss returns the loss of a document's ratio, and sets minus its derivative. label is its weight, or minus it if it is undesirable.
+__device__ float labelLoss(float beta, float ratio, float label, float& by) {
+  float s = 1 / (1 + expf(label < 0 ? -beta * ratio : beta * ratio));
+  by = label * beta * s * (1 - s);
+  return fabsf(label) * s;
+}
+
 // documentEnd returns the row after the document of a row of the sequence, at most the one after the sequence.
 __device__ int documentEnd(const Args& a, i64 first, int row, int* shared) {
   if (row >= a.seq) return a.seq;
@@ -50,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) preference(const __grid_consta
   }
   last = maxAll(last, rows);
   for (int chosen = 0; chosen <= last;) {
-    int rejected = documentEnd(a, first, chosen, rows), end = documentEnd(a, first, rejected, rows);
+    int rejected = documentEnd(a, first, chosen, rows), end = a.n[2] ? rejected : documentEnd(a, first, rejected, rows);
     double one = 0, other = 0, n = 0, k = 0;
     for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
       if (*at<int>(a.t[5], first + i, 0) < 0) continue;
@@ -60,13 +67,17 @@ extern "C" __global__ void __launch_bounds__(256) preference(const __grid_consta
     }
     n = addAll(n, sums), k = addAll(k, sums);
     one = addAll(one, sums), other = addAll(other, sums);
-    if (n + k > 0 && rejected < end) {
+    if (n + k > 0 && (rejected < end || a.n[2])) {
       if (n == 0 || !a.n[1]) n = 1;
       if (k == 0 || !a.n[1]) k = 1;
-      float ratio = (float)(one / n), against = (float)(other / k), byC, byR;
+      float ratio = (float)(one / n), against = (float)(other / k), byC, byR = 0, loss;
       ratio -= *at<float>(a.t[4], first + chosen, 0);
-      against -= *at<float>(a.t[4], first + rejected, 0);
-      float loss = lossOf(a, ratio, against, byC, byR);
+      if (a.n[2]) {
+        loss = labelLoss(a.f[0], ratio, *at<float>(a.t[7], first + chosen, 0), byC);
+      } else {
+        against -= *at<float>(a.t[4], first + rejected, 0);
+        loss = lossOf(a, ratio, against, byC, byR);
+      }
       byC /= (float)n, byR /= (float)k;
       for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
         i64 r = first + i;
