@@ -145,10 +145,19 @@ func Recomputations() []string {
 
 // SlicesTake lists the names of the policies allowed where sequences are sliced: those that
 // swap nothing and keep keys and values, which later slices read. Where keys and values are
-// results of norms (Qwen3), only "none" qualifies.
+// results of norms (Qwen3), only "none" qualifies, and so where the backward pass needs neither of a layer (with adapters behind its attention
+// only): attention would be repeated.
 func SlicesTake(g *graph.Graph) []string {
 	seg := &g.Segments[1]
-	i := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return n.Op == graph.Attention })
+	attends := func(n graph.Node) bool { return n.Op == graph.Attention }
+	for l := range g.Model.Layers {
+		for _, n := range Recomputed("light").RepeatedNodes(&g.Segments[1+l]) {
+			if attends(*n) {
+				return []string{"none"}
+			}
+		}
+	}
+	i := slices.IndexFunc(seg.Forward, attends)
 	if i < 0 || ActOfValue(seg, seg.Forward[i].Args[graph.AttentionKV].Value) != LightAct {
 		return []string{"none", "light"}
 	}
