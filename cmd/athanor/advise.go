@@ -121,7 +121,11 @@ func (l *lab) changes(s advise.Setting) ([]string, error) {
 		node.Content = slices.Delete(node.Content, k-1, k+1) // with its key
 	}
 	text, err := yaml.Marshal(&node)
-	return []string{"model=" + string(text), fmt.Sprintf("global_batch=%d", s.Batch), fmt.Sprintf("learning_rate=%.3g", s.Rate)}, err
+	list := []string{"model=" + string(text), fmt.Sprintf("global_batch=%d", s.Batch), fmt.Sprintf("learning_rate=%.3g", s.Rate)}
+	if l.spec.Muon.Rate != 1 { // that of matrices stays so many times the other
+		list = append(list, fmt.Sprintf("muon.learning_rate=%.3g", s.Rate*l.spec.Muon.Rate))
+	}
+	return list, err
 }
 
 // prepare reads a setting's configuration, for so many steps in a folder of its own, and finds its plan.

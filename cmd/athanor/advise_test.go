@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/advise"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 const adviseConfig = `# kept
@@ -62,4 +66,17 @@ func TestAdvise(t *testing.T) {
 		t.Errorf("max_steps is still there:\n%s", written)
 	}
 	call("train", advised, "max_time=3s").must(t, 0)
+}
+
+// TestAdviseRates: a learning rate of its own for matrices stays so many times the other.
+func TestAdviseRates(t *testing.T) {
+	for muon, want := range map[float64]string{1: "", 2: "muon.learning_rate=0.004"} {
+		spec := job.Spec{Muon: optimizer.MuonTerms{Rate: muon}}
+		l := &lab{spec: &spec}
+		list, err := l.changes(advise.Setting{Shape: advise.Shape{Layers: 2, Width: 64, Heads: 1}, Batch: 4, Rate: 0.002})
+		check(t, err)
+		if got := list[len(list)-1]; got != cmp.Or(want, "learning_rate=0.002") {
+			t.Errorf("%v: %s", muon, got)
+		}
+	}
 }
