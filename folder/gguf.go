@@ -241,17 +241,12 @@ func (m *merger) ggufType(as gguf.Type, name string, layer, cols int) gguf.Type 
 	outer := layer < layers/8 || layer >= 7*layers/8 || (layer-layers/8)%3 == 2
 	ends := func(with string) bool { return strings.HasSuffix(name, "."+with+".weight") }
 	switch {
-	case as.Blocks() > 32 && name == "position_embd.weight":
+	case (as == gguf.Q4K || as == gguf.Q6K) && name == "position_embd.weight":
 		return gguf.F32
 	case as == gguf.Q4K && (name == head || ends("attn_qkv") || outer && (ends("attn_v") || ends("ffn_down"))):
 		as = gguf.Q6K
 	}
-	for _, t := range append([]gguf.Type{as}, map[gguf.Type][]gguf.Type{gguf.Q4K: {gguf.Q5}, gguf.Q6K: {gguf.Q8}}[as]...) {
-		if t.Fits(cols) {
-			return t
-		}
-	}
-	return gguf.F16
+	return as.OfRows(cols)
 }
 
 // neighbours orders each head's rows so that those that are rotated together, i and i + head/2, are next to each other.

@@ -36,12 +36,13 @@ const (
 )
 
 // types have the names, the number of numbers in a block and its bytes, and the number of general.file_type. That of Q4K is
-// said of files in which some matrices are Q6K.
+// said of files in which some matrices are Q6K. instead is the type of rows that are no whole blocks.
 var types = map[Type]struct {
 	name         string
 	block, bytes int
 	file         uint32
-}{F32: {"f32", 1, 4, 0}, F16: {"f16", 1, 2, 1}, Q5: {"q5_0", 32, 22, 8}, Q8: {"q8_0", 32, 34, 7}, Q4K: {"q4_k_m", superBlock, 144, 15}, Q6K: {"q6_k", superBlock, 210, 18}, BF16: {"bf16", 1, 2, 32}}
+	instead      Type
+}{F32: {"f32", 1, 4, 0, F32}, F16: {"f16", 1, 2, 1, F16}, Q5: {"q5_0", 32, 22, 8, F16}, Q8: {"q8_0", 32, 34, 7, F16}, Q4K: {"q4_k_m", superBlock, 144, 15, Q5}, Q6K: {"q6_k", superBlock, 210, 18, Q8}, BF16: {"bf16", 1, 2, 32, BF16}}
 
 func (t Type) String() string { return types[t].name }
 
@@ -61,8 +62,13 @@ func TypeNamed(name string) (Type, error) {
 	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(names, ", "))
 }
 
-// Blocks returns how many numbers a block has.
-func (t Type) Blocks() int { return types[t].block }
+// OfRows returns the type for rows of so many numbers: t, or a simpler one of about as many bits, as llama.cpp takes it.
+func (t Type) OfRows(cols int) Type {
+	for !t.Fits(cols) {
+		t = types[t].instead
+	}
+	return t
+}
 
 // Fits reports whether rows of so many numbers are whole blocks.
 func (t Type) Fits(cols int) bool { return cols%types[t].block == 0 }

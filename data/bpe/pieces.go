@@ -1,6 +1,7 @@
 package bpe
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -52,9 +53,8 @@ func (t *Tokenizer) Pieces() (p Pieces, ok bool) {
 	for rank, m := range slices.Backward(t.merges) {
 		p.List[m.ID].Score = float32(-rank)
 	}
-	const digits = "0123456789ABCDEF"
 	for b, id := range t.byteID {
-		p.List[id] = Piece{Text: "<0x" + digits[b>>4:b>>4+1] + digits[b&15:b&15+1] + ">", Byte: true}
+		p.List[id] = Piece{Text: fmt.Sprintf("<0x%02X>", b), Byte: true}
 	}
 	return p, true
 }

@@ -1,6 +1,7 @@
 package bpe
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -70,7 +71,7 @@ func (p *Pieces) encode(text string) (ids []int32) {
 			continue
 		}
 		for _, b := range []byte(s) {
-			ids = append(ids, byText["<0x"+string("0123456789ABCDEF"[b>>4])+string("0123456789ABCDEF"[b&15])+">"])
+			ids = append(ids, byText[fmt.Sprintf("<0x%02X>", b)])
 		}
 	}
 	return ids

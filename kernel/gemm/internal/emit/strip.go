@@ -105,7 +105,7 @@ func (w walker) loop(a *asm, label string, step func(), n int, fetch func(i int)
 	a.op("JNZ %s", label)
 }
 
-// spread writes instructions and, at equal distances among them, n prefetches. Memory is a seventh slower on Zen 5 if they
+// spread writes instructions and, at equal distances among them, n prefetches. Memory is an eighth slower on Zen 5 if they
 // come in a row.
 func (a *asm) spread(write func(), n int, fetch func(i int)) {
 	start := a.text.Len()
