@@ -66,7 +66,7 @@ type Config struct {
 	// Hosts are other machines, on which `athanor serve` waits at address:port, each with an equal share of the ranks.
 	Hosts     Strings `yaml:"hosts"`
 	Limits    Limits  `yaml:"limits"`
-	Precision string  `yaml:"precision"` // fp32, bf16, int8 (matrices alone, small models on the CPU), or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
+	Precision string  `yaml:"precision"` // fp32, bf16, fp8 (bf16, but products of the layers' matrices), int8 (matrices alone, small models on the CPU), or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
 	// Optimizer is how weights are updated: adamw, or one of the others that the guide describes, which need learning
 	// rates of their own.
 	Optimizer string `yaml:"optimizer"`
@@ -258,6 +258,9 @@ type Preference struct {
 	DesirableWeight   float64 `yaml:"desirable_weight"`   // of kto and apo_zero_unpaired: of the losses of good answers
 	UndesirableWeight float64 `yaml:"undesirable_weight"` // likewise, of bad ones
 }
+
+// FP8 is the value of Config.Precision that multiplies with the layers' matrices in FP8, see model.MultiplyFP8.
+const FP8 = "fp8"
 
 // Int8 is the value of Config.Precision that holds and trains matrices in int8, see model.HoldInt8.
 const Int8 = "int8"

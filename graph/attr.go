@@ -10,6 +10,7 @@ type Attr struct {
 	Grad      bool // CrossEntropy writes the gradient over the logits
 	Inverse   bool // RoPE backwards
 	NF4       bool // weight is stored in 4 bits per number
+	FP8       bool // Linear, LinearDX: both matrices are rounded to E4M3, see fp8.go
 	Normed    bool // Route: weights add up to 1
 	Sigmoid   bool // Route: experts are scored by themselves
 	Slots     bool // ExpertLinear: x has slots
@@ -61,6 +62,7 @@ var AttrFields = []AttrField{
 	{"grad", func(a *Attr) any { return &a.Grad }},
 	{"inverse", func(a *Attr) any { return &a.Inverse }},
 	{"nf4", func(a *Attr) any { return &a.NF4 }},
+	{"fp8", func(a *Attr) any { return &a.FP8 }},
 	{"masked", func(a *Attr) any { return &a.Masked }},
 	{"slots", func(a *Attr) any { return &a.Slots }},
 	{"sigmoid", func(a *Attr) any { return &a.Sigmoid }},

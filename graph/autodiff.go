@@ -217,7 +217,7 @@ func diffLinear(b *differentiator, n *Node) {
 	dy := b.of(y)
 	if b.trained(x) {
 		dx, acc := b.into(x)
-		b.node(LinearDX, Attr{WT: n.Attr.WT, NF4: n.Attr.NF4, Acc: acc}, dx, dy, w)
+		b.node(LinearDX, Attr{WT: n.Attr.WT, NF4: n.Attr.NF4, FP8: n.Attr.FP8, Acc: acc}, dx, dy, w)
 	}
 	if b.trained(w) {
 		b.weightGrad(Node{Op: LinearDW, Attr: Attr{WT: n.Attr.WT, Cut: Cut(b.g.Sequence(), b.g.DType)}, Args: []Use{b.paramGrad(w), x, dy}, Chunked: b.chunk})

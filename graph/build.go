@@ -512,7 +512,7 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 		directed(b, y, x, w, p.optional(bias), res, name)
 		return
 	}
-	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4}, y, x, w, p.optional(bias), res)
+	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4, FP8: weight.FP8}, y, x, w, p.optional(bias), res)
 	b.adapter(weight.Name, y, x)
 }
 

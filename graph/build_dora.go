@@ -6,7 +6,7 @@ func directed(b *builder, y, x, w, bias, res Use, magnitude string) {
 	weight := &b.g.Params[b.g.ParamOf(w.Value)]
 	v := &b.g.Values[y.Value]
 	dir := b.tokens(v.Name+".dir"+part(v, y), y.Hi-y.Lo, b.g.DType)
-	b.node(Linear, Attr{WT: true, NF4: weight.NF4}, b.all(dir), x, w, absent, absent)
+	b.node(Linear, Attr{WT: true, NF4: weight.NF4, FP8: weight.FP8}, b.all(dir), x, w, absent, absent)
 	b.adapter(weight.Name, b.all(dir), x)
 	down, up, _ := b.m.Factors(weight.Name)
 	b.node(Direction, Attr{Scale: b.m.LoRA.Scale(weight.Name), NF4: weight.NF4}, b.all(dir), b.param(down), w, b.param(up))

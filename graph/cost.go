@@ -18,7 +18,7 @@ func sumFLOPs(_ *Attr, d []Dim) (n int64) {
 }
 
 // linearBytes is the sum over the operands plus, since 4-bit weights are unpacked into memory
-// before they are multiplied, the traffic of unpacking.
+// before they are multiplied, the traffic of unpacking. In FP8, both matrices are read twice, written in a byte a number and read again.
 func linearBytes(a *Attr, d []Dim) (n int64) {
 	for _, x := range d {
 		n += x.Bytes()
@@ -28,6 +28,9 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 	}
 	if a.NF4 {
 		n += 2 * int64(d[LinearY].Cols) * int64(d[LinearX].Cols) * d[LinearW].DType.Size()
+	}
+	if a.FP8 {
+		n += d[LinearX].Bytes() + 2*d[LinearX].Elems() + d[LinearW].Bytes() + 2*d[LinearW].Elems()
 	}
 	return n
 }

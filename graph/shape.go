@@ -149,8 +149,8 @@ func (o Op) checkDim(a *Attr, values *letters, d []Dim, i int) *Misfit {
 	if !slices.Contains(dtypeSets[shape.Types], x.DType) {
 		return &Misfit{i, fmt.Sprintf("has elements of type %v", x.DType), "cast it first"}
 	}
-	if shape.Types == "q" && x.DType == I8 && (a.Unit == 0 || a.NF4) {
-		return &Misfit{i, "has elements of type i8, but the call has no unit, or nf4", "say what they are multiples of"}
+	if shape.Types == "q" && x.DType == I8 && (a.Unit == 0 || a.NF4 || a.FP8) {
+		return &Misfit{i, "has elements of type i8, but the call has no unit, or nf4 or fp8", "say what they are multiples of"}
 	}
 	rows, cols := shape.Rows, shape.Cols
 	if shape.Turned && a.WT {
@@ -186,6 +186,8 @@ func (o Op) CheckAttr(a *Attr) string {
 	switch {
 	case a.NF4 && o != Linear && o != LinearDX && o != ExpertLinear && o != Direction:
 		return "nf4 is set, but the operator takes no weights in NF4"
+	case a.FP8 && (o != Linear && o != LinearDX || a.NF4):
+		return "fp8 is set, but the operator multiplies nothing in FP8, or its weights are in NF4"
 	case a.Cut != 0 && o != LinearDW && o != ExpertDW:
 		return fmt.Sprintf("cut is %d, but the operator has no sum to cut", a.Cut)
 	case a.Cut%2 != 0: // an operator that adds in pairs would form different pairs

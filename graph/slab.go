@@ -194,6 +194,8 @@ func CheckSlabs(m *model.Model, n int) error {
 		return fmt.Errorf("the matrices of a %s whose queries, keys and values have as many rows as its feed-forward cannot be told apart, and so not be shared"+hint, m.Family)
 	case m.NF4 && !wholeBlocks(m, n):
 		return fmt.Errorf("matrices in 4 bits cannot be shared by %d ranks if their parts are no multiples of %d numbers, which have one scale; hint: let fewer share them", n, NF4Block)
+	case m.FP8:
+		return errors.New("matrices that are multiplied in fp8 cannot be shared by ranks, since scales are of whole rows" + hint)
 	case m.Family.XIELU:
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since all columns of a feed-forward contribute to the parameters of its activation"+hint, m.Family)
 	case m.LoRA != nil && m.LoRA.DoRA:

@@ -66,12 +66,12 @@ func (b *builder) linears(bands []Use, x Use, p *next, bias bool) {
 
 // adjacent reports whether parameters are stored one after the other in a form that one operator can read,
 // and are all trained or all frozen. Weights in 4 bits are read together where there are no derivatives: trained adapters beside them would
-// get other bits.
+// get other bits. Nor are weights that are multiplied in FP8, where the gradients of queries, keys and values have scales of their own.
 func (b *builder) adjacent(list []Use) bool {
 	for i, u := range list {
 		k := b.g.ParamOf(u.Value)
 		p := &b.g.Params[k]
-		if _, _, adapted := b.m.Factors(p.Name); adapted || p.NF4 && b.g.Context == 0 {
+		if _, _, adapted := b.m.Factors(p.Name); adapted || p.FP8 || p.NF4 && b.g.Context == 0 {
 			return false
 		}
 		if i == 0 {

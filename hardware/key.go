@@ -74,7 +74,7 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}, {a.Slots, "slots"}, {a.Limit > 0, "limit"}} {
+	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}, {a.FP8, "fp8"}, {a.Slots, "slots"}, {a.Limit > 0, "limit"}} {
 		if f.set {
 			b = append(b, ' ')
 			b = append(b, f.name...)
@@ -115,7 +115,7 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 const shortCopy = 64 << 10
 
 // appendFamily appends the name of a family of calls, whose times are assumed to
-// deviate from the roofline by one factor: stream, operator, element type; for copies
+// deviate from the roofline by one factor: stream, operator, element type, whether products are in FP8; for copies
 // the tiers and whether they are short; for collectives the number of ranks.
 func appendFamily(b []byte, c *device.Call) []byte {
 	b = append(b, c.Stream.String()...)
@@ -137,5 +137,9 @@ func appendFamily(b []byte, c *device.Call) []byte {
 			t = a.DType
 		}
 	}
-	return appendRanks(append(b, t.String()...), c)
+	b = append(b, t.String()...)
+	if c.Attr.FP8 {
+		b = append(b, " fp8"...)
+	}
+	return appendRanks(b, c)
 }

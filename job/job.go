@@ -43,6 +43,7 @@ type Spec struct {
 	Ranks     int         // at least 1
 	Precision graph.DType // that is computed in
 	Int8      bool        // matrices are held and trained in int8
+	FP8       bool        // matrices of layers are multiplied in FP8
 	Optimizer optimizer.Optimizer
 	// The optimizer's constants are as given, else its usual ones; 0 where it has none.
 	WeightDecay, Beta1, Beta2, Epsilon float64
@@ -98,13 +99,17 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	if s.Ranks, err = machine.CountRanks(s.Machine()); err != nil {
 		return nil, err
 	}
-	if s.Precision, s.Int8 = s.precision(); s.Int8 && machine.OnGPU(s.Machine()) {
+	s.choosePrecision()
+	if onGPU := machine.OnGPU(s.Machine()); onGPU && (s.Int8 || s.FP8) {
 		hint := "set device: cpu"
 		if c.Hardware.Name != "" {
 			hint = "leave out hardware.name"
 		}
-		return nil, s.Fault("precision", "int8 is trained by the CPU's operators alone; hint: "+hint+", or use fp32 or bf16")
-	} else if s.Precision == graph.F32 && c.OptimizerState == plan.BF16State.String() {
+		return nil, s.Fault("precision", s.PrecisionName()+" is trained by the CPU's operators alone; hint: "+hint+", or use fp32 or bf16")
+	} else if s.FP8 && !onGPU {
+		note("a CPU multiplies numbers that are rounded to fp8 in bf16, so precision: fp8 is slower here than bf16: it shows what training in fp8 comes to")
+	}
+	if s.Precision == graph.F32 && c.OptimizerState == plan.BF16State.String() {
 		return nil, s.Fault("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
 	}
 	return s, nil
@@ -135,26 +140,30 @@ func (s *Spec) constants() {
 	s.Muon.Scale, _ = optimizer.MuonScaleNamed(s.asked.Muon.Scale) // package config refuses others
 }
 
-// precision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
+// choosePrecision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
 // GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where bf16 gains less. With weights in
-// int8, activations are in fp32.
-func (s *Spec) precision() (computed graph.DType, int8 bool) {
-	bf16, int8 := s.asked.Precision == "bf16", s.asked.Precision == config.Int8
-	if s.asked.Precision == "auto" {
-		if bf16 = machine.OnGPU(s.Machine()); s.Begun != nil {
-			bf16, int8 = s.Begun.Precision == graph.BF16.String(), s.Begun.Precision == config.Int8
-		}
+// int8, activations are in fp32; with products in FP8, in bf16.
+func (s *Spec) choosePrecision() {
+	name := s.asked.Precision
+	switch {
+	case name == "auto" && s.Begun != nil:
+		name = s.Begun.Precision
+	case name == "auto" && machine.OnGPU(s.Machine()):
+		name = graph.BF16.String()
 	}
-	if bf16 {
-		return graph.BF16, false
+	s.Int8, s.FP8 = name == config.Int8, name == config.FP8
+	if s.FP8 || name == graph.BF16.String() {
+		s.Precision = graph.BF16
 	}
-	return graph.F32, int8
 }
 
 // PrecisionName returns the precision as checkpoints record it.
 func (s *Spec) PrecisionName() string {
-	if s.Int8 {
+	switch {
+	case s.Int8:
 		return config.Int8
+	case s.FP8:
+		return config.FP8
 	}
 	return s.Precision.String()
 }
@@ -255,8 +264,8 @@ func (s *Spec) MarshalYAML() (any, error) {
 	if s.Precision == graph.BF16 {
 		c.Precision = "bf16"
 	}
-	if s.Int8 {
-		c.Precision = config.Int8
+	if s.Int8 || s.FP8 {
+		c.Precision = s.PrecisionName()
 	}
 	r := s.Optimizer.Rule()
 	for _, has := range []struct {

@@ -16,14 +16,14 @@ func (s *Spec) WithSequence(tokens int) *Spec {
 // WithPrecision returns the job in another precision.
 func (s *Spec) WithPrecision(dt graph.DType) *Spec {
 	own := *s
-	own.Precision, own.Int8 = dt, false
+	own.Precision, own.Int8, own.FP8 = dt, false, false
 	return &own
 }
 
 // WithInt8 returns the job with weights that are held and trained in int8.
 func (s *Spec) WithInt8() *Spec {
 	own := *s
-	own.Precision, own.Int8 = graph.F32, true
+	own.Precision, own.Int8, own.FP8 = graph.F32, true, false
 	return &own
 }
 

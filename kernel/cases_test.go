@@ -17,6 +17,8 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 			token: []bool{true, true, false, false, true}}
 		if m.IntN(3) == 0 {
 			s.attr.NF4, s.t[graph.LinearW] = true, m.packed(d, in, out, wt)
+		} else {
+			s.attr.FP8 = m.IntN(3) == 0
 		}
 		if m.acc && m.IntN(2) == 0 {
 			s.attr.Acc = true
@@ -37,6 +39,8 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 			token: []bool{true, true, false, true}}
 		if m.IntN(3) == 0 {
 			s.attr.NF4, s.t[graph.LinearDXW] = true, m.packed(d, in, out, wt)
+		} else {
+			s.attr.FP8 = m.IntN(3) == 0
 		}
 		if !m.acc && m.IntN(2) == 0 {
 			s.attr.Act, s.t[graph.LinearDXX] = model.Activation(m.IntN(int(model.NumActivations))), m.mat(m.float(), n, in, 3)

@@ -27,12 +27,13 @@ type Env struct {
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
 	inverse []float32 // of lengths of a weight's rows, and a widened factor
-	panel   Tensor    // weights unpacked from 4 bits
+	panel   Tensor    // weights unpacked from 4 bits, or rounded
+	rounded Tensor    // what is multiplied with weights that are rounded
 
 	dispatch dispatch
 
 	pastBytes  int64 // results of at least this size bypass the caches
-	panelElems int   // weights unpacked from 4 bits at a time
+	panelElems int   // weights unpacked from 4 bits, or rounded, at a time
 }
 
 // NewEnv returns an Env with its own pool of the given number of workers (less than

@@ -18,7 +18,7 @@ func linear(e *Env, a *graph.Attr, t []Tensor) {
 	if a.Acc {
 		init = y.sum(true)
 	}
-	e.product(a.WT, a.NF4, y, x, w, init)
+	e.product(a, a.WT, y, x, w, init)
 }
 
 // biasRow returns a bias as float32, or nil if it is absent.
@@ -38,7 +38,7 @@ func (e *Env) biasRow(t *Tensor) []float32 {
 
 func linearDX(e *Env, a *graph.Attr, t []Tensor) {
 	dx, dy, w, x := &t[graph.LinearDXDX], &t[graph.LinearDXDY], &t[graph.LinearDXW], &t[graph.LinearDXX]
-	e.product(!a.WT, a.NF4, dx, dy, w, dx.sum(a.Acc))
+	e.product(a, !a.WT, dx, dy, w, dx.sum(a.Acc))
 	if !x.Absent() {
 		actBwd(e, a, []Tensor{*dx, *dx, *x})
 	}

@@ -25,6 +25,9 @@ func plain(a *graph.Attr, w *Tensor, in, out int) *Tensor {
 
 func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, x, w := &t[graph.LinearY], &t[graph.LinearX], plain(a, &t[graph.LinearW], t[graph.LinearX].Cols, t[graph.LinearY].Cols)
+	if a.FP8 {
+		x, w = rounded8(x, false), rounded8(w, !a.WT)
+	}
 	bias, res := &t[graph.LinearBias], &t[graph.LinearRes]
 	for r := range y.Rows {
 		for o := range y.Cols {
@@ -46,6 +49,9 @@ func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
 func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dx, dy := &t[graph.LinearDXDX], &t[graph.LinearDXDY]
 	w, x := plain(a, &t[graph.LinearDXW], t[graph.LinearDXDX].Cols, t[graph.LinearDXDY].Cols), &t[graph.LinearDXX]
+	if a.FP8 {
+		dy, w = rounded8(dy, false), rounded8(w, a.WT)
+	}
 	for r := range dx.Rows {
 		for i := range dx.Cols {
 			var s float64

@@ -28,9 +28,13 @@ func (e *Env) panelCols(inner int) int {
 }
 
 // product computes y = init + x.op(w), where the columns of y are the rows of w if turned, else
-// its columns. With nf4 w is packed, as it is in int8.
-func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
-	if !nf4 && w.DType != graph.I8 {
+// its columns. With Attr.NF4 w is packed, as it is in int8; with Attr.FP8 x and w are rounded first.
+func (e *Env) product(a *graph.Attr, turned bool, y, x, w *Tensor, init gemm.Init) {
+	switch {
+	case a.FP8:
+		e.product8(turned, y, x, w, init)
+		return
+	case !a.NF4 && w.DType != graph.I8:
 		e.multiply(turned, y, x, w, init)
 		return
 	}

@@ -128,6 +128,7 @@ type Model struct {
 	Frozen []string // names of parameters that are not trained, see Freeze
 	LoRA   *LoRA    // adapters, which are then trained, and little else; nil: none
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
+	FP8    bool     // the layers' matrices are multiplied in FP8, see MultiplyFP8
 	Int8   bool     // all matrices are held, and trained, in int8, see HoldInt8
 	// Largest has the greatest magnitude of each matrix that begins with trained weights and is held in int8, by its name.
 	Largest map[string]float64
@@ -295,6 +296,7 @@ type Param struct {
 	State      bool    // is no weight: a vector that is always frozen, of which all bits of fp32 count, see graph.StateRows
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	Whole      bool    // is in an adapter's folder though it is no factor, as the tensor Parts
+	FP8        bool    // is multiplied in FP8, see MultiplyFP8
 	NF4        bool    // is held in 4 bits, see Model.Quantize
 	Unit       float64 // of weights that are held in int8 as multiples of it, see HoldInt8; 0: they are not
 	// Indivisible says that no plan divides the parameter among ranks or updates, see Model.Indivisible.

@@ -58,9 +58,9 @@ func (m *Model) Params() []Param {
 			b.list[i].Kept = m.Kept[p.Name]
 		}
 	}
-	if m.NF4 {
+	if m.NF4 || m.FP8 {
 		for i, p := range b.list {
-			b.list[i].NF4 = p.Frozen && m.quantizable(p)
+			b.list[i].NF4, b.list[i].FP8 = m.NF4 && p.Frozen && m.quantizable(p), m.FP8 && m.quantizable(p)
 		}
 	}
 	return b.list

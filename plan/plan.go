@@ -311,6 +311,9 @@ func Fingerprint(g *graph.Graph) string {
 	if m.NF4 {
 		frozen += " nf4"
 	}
+	if m.FP8 {
+		frozen += " fp8"
+	}
 	if m.Int8 {
 		frozen += " int8"
 	}

@@ -73,7 +73,7 @@ var adapters = lever{"adapters", fmt.Sprintf("lora={rank: %d}", usualRank), "onl
 // fourBits holds weights that are not trained in 4 bits.
 var fourBits = lever{"4-bit weights", "quantize=" + config.NF4, "weights that are not trained rounded to 4 bits",
 	func(s *job.Spec) *job.Spec { return s.WithQuantized() },
-	func(s *job.Spec) bool { return s.LoRA.Rank == 0 || s.Quantize == config.NF4 }}
+	func(s *job.Spec) bool { return s.LoRA.Rank == 0 || s.Quantize == config.NF4 || s.FP8 }}
 
 // and adds a lever to those before it.
 func (l lever) and(next lever) lever {
@@ -106,7 +106,9 @@ func alternatives(s *job.Spec, state plan.StateFormat) (list []lever) {
 		list = append(list, eightBits)
 	}
 	if !adapters.idle(s) {
-		list = append(list, adapters, adapters.and(fourBits))
+		if list = append(list, adapters); !s.FP8 {
+			list = append(list, adapters.and(fourBits))
+		}
 	} else if !fourBits.idle(s) {
 		list = append(list, fourBits)
 	}

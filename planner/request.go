@@ -35,6 +35,11 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 			return nil, spec.Fault("quantize", err.Error())
 		}
 	}
+	if spec.FP8 {
+		if err := model.MultiplyFP8(&part); err != nil {
+			return nil, spec.Fault("precision", err.Error())
+		}
+	}
 	if spec.Int8 {
 		if err := model.HoldInt8(&part); err != nil {
 			return nil, spec.Fault("precision", err.Error())

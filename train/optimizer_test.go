@@ -31,7 +31,7 @@ func TestOptimizers(t *testing.T) {
 			var plain []float64
 			var rate float64
 			var first string
-			for _, rate = range []float64{1e-2, 2e-3, 0.2} { // which of them suits depends on the optimizer
+			for _, rate = range []float64{1e-2, 2e-3, 0.2, 1} { // which of them suits depends on the optimizer
 				first = fmt.Sprint("at", rate)
 				if plain = run(first, rate); plain[len(plain)-1] < plain[0]-0.3 {
 					break

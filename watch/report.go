@@ -70,8 +70,11 @@ func (r *run) row() Row {
 func (row *Row) normalise(roof *roofline.Report) {
 	const device = "compute"
 	products := row.Precision
-	if products == "int8" { // weights are converted before they are multiplied
+	switch products {
+	case "int8": // weights are converted before they are multiplied
 		products = "fp32"
+	case "fp8": // of a CPU
+		products = "bf16"
 	}
 	i := slices.IndexFunc(roof.Ridges, func(l roofline.Ridge) bool { return l.Stream == device && l.DType == products })
 	if i < 0 {

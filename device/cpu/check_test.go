@@ -57,6 +57,7 @@ func (g *guess) attributes(op graph.Op) {
 		l['R'], l['C'] = a.Experts*in, out
 	case graph.Linear, graph.LinearDX:
 		a.NF4 = g.IntN(3) == 0
+		a.FP8 = !a.NF4 && g.IntN(3) == 0
 	case graph.LinearDW:
 		a.Cut = g.of(0, 2, 32)
 	case graph.RMSNorm, graph.RMSNormDX, graph.RMSNormDW:
