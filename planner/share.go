@@ -20,11 +20,10 @@ import (
 // Approach. Ranks that have whole sequences and matrices send each other nothing for activations, so as long as memory suffices sharing
 // wins nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
 // activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence or a matrix is dismissed if the messages
-// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time:
-// the fastest sketch's division is searched, and others that are close behind.
+// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time.
 //
-// Matrices are shared only where nothing fits or there are fewer sequences than ranks: else ranks would add up results to no gain that
-// sharding does not have too.
+// Matrices are shared only where nothing fits, there are fewer sequences than ranks, or weights come from the host at each use, of which
+// each rank then fetches a part, with any number of sequences at a time: else ranks would add up results to no gain that sharding does not have too.
 //
 // Known weakness: where messages with keys and values would hide behind attention, sharing may be dismissed for them. Sketches may
 // be slower than the plan that a search would find by more than sharing would win.
@@ -53,39 +52,48 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 		return best, nil
 	}
 	unequal := t.Spec.GlobalBatch%t.Machine.Ranks() != 0 // so without sharing there is at most a pipeline
-	if err == nil && !pressed(best.Best.Plan) || err != nil && !unequal && !errors.Is(err, search.ErrDoesNotFit) {
+	if err != nil && !unequal && !errors.Is(err, search.ErrDoesNotFit) {
 		return best, err
 	}
-	few := unequal || err != nil || best.Best.Plan.Pipeline != nil
-	sketches, lacks, bad := sketchDivisions(ctx, t, note, best, few)
+	sequences, matrices := true, true // what sharing may be worth its price
+	if best != nil {
+		pl := best.Best.Plan
+		sequences, matrices = pressed(pl), pressed(pl) && (unequal || pl.Pipeline != nil) || streamed(pl)
+	}
+	sketches, lacks, bad := t.sketchDivisions(ctx, note, best, func(d division) bool {
+		return (d.sequence == 1 || sequences) && (d.tensor == 1 || matrices)
+	})
 	if bad != nil {
 		return nil, bad
 	}
 	if best == nil && len(lacks) > 0 && lack(lacks[0]) < lack(err) {
 		err = lacks[0]
 	}
-	mine := math.Inf(1) // what sharing must beat by enoughGain
+	bar, shares := math.Inf(1), false // what a division must beat; whether the best so far is one
 	if best != nil {
-		mine = best.Fastest()
+		bar = (1 - enoughGain) * best.Fastest()
 	}
-	for _, s := range sketches {
-		shared := best != nil && best.Fastest() < mine // the best so far shares, too
-		if best != nil && t.told() || s.result.Best.Seconds() >= (1-enoughGain)*mine || shared && s.result.Best.Seconds() > (1+sketchSlack)*best.Fastest() {
+	for i, s := range sketches {
+		slack := 1.0
+		if i < 2 || shares {
+			slack += sketchSlack
+		}
+		if best != nil && t.told() || s.result.Best.Seconds() >= slack*bar {
 			continue
 		}
 		found, bad := s.task.planAny(ctx, note, false)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case bad == nil && found.Fastest() < (1-enoughGain)*mine && (best == nil || found.Fastest() < best.Fastest()):
-			best, err = found, nil
+		case bad == nil && found.Fastest() < bar:
+			best, err, bar, shares = found, nil, found.Fastest(), true
 		}
 	}
 	return best, err
 }
 
-// sketchSlack is by how much a sketch may be behind the plan that a search would find: so far behind the best of another division, a
-// division is searched.
+// sketchSlack is by how much a sketch may be behind the plan that a search would find. The two fastest are searched if they are no further
+// behind what must be beaten, and the others, if they are no further behind the best division.
 const sketchSlack = 0.1
 
 // sketched is a division of ranks, and the sketch of its plan.
@@ -96,13 +104,13 @@ type sketched struct {
 
 // sketchDivisions sketches plans of all divisions that may be faster than the best plan so far, the fastest first, and returns what the
 // others lack, the least first.
-func sketchDivisions(ctx context.Context, t *Task, note func(string), best *search.Result, few bool) (list []sketched, lacks []error, err error) {
+func (t *Task) sketchDivisions(ctx context.Context, note func(string), best *search.Result, worth func(division) bool) (list []sketched, lacks []error, err error) {
 	bound := math.Inf(1)
 	if best != nil {
 		bound = (1 - enoughGain) * best.Fastest()
 	}
 	try := func(d division) error {
-		if d.tensor > 1 && !few || best != nil && t.told() {
+		if !worth(d) || best != nil && t.told() {
 			return nil
 		}
 		other, bad := t.divided(d)
@@ -195,7 +203,17 @@ func (t *Task) told() bool {
 // pressed reports whether a plan gives up time because one sequence at a time takes too much memory, or has ranks wait in a pipeline
 // for want of sequences. With several sequences at a time, fewer would need less memory too.
 func pressed(pl *plan.Plan) bool {
-	return pl.MicroBatch == 1 && (pl.Pipeline != nil || slices.ContainsFunc(pl.Activations, func(keep plan.Retention) bool { return keep != plan.Recomputed("none") }))
+	return pl.MicroBatch == 1 && (pl.Pipeline != nil || lean(pl))
+}
+
+// streamed reports whether weights come from the host at each use, and activations take too much memory as well.
+func streamed(pl *plan.Plan) bool {
+	return lean(pl) && slices.ContainsFunc(pl.Chunks, func(c plan.Chunk) bool { return c.Weights != device.DeviceTier && c.Lookup == "" })
+}
+
+// lean reports whether activations are recomputed or swapped.
+func lean(pl *plan.Plan) bool {
+	return slices.ContainsFunc(pl.Activations, func(keep plan.Retention) bool { return keep != plan.Recomputed("none") })
 }
 
 // division says how many ranks share each sequence, and how many each matrix.

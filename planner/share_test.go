@@ -43,6 +43,33 @@ func TestMatricesShared(t *testing.T) {
 	}
 }
 
+// TestStreamedMatricesShared: where weights come from the host at each use, over a slow link, two ranks share matrices although each could have
+// sequences of its own, since each then fetches half of the weights: that is faster.
+func TestStreamedMatricesShared(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	known, err := family.Known("llama-2-7b")
+	check(t, err)
+	m := *known
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.FeedForward, m.Vocab = 2, 2048, 16, 16, 5504, 4096
+	c := config.Default()
+	c.GlobalBatch, c.SequenceLength, c.Precision, c.Ranks, c.Limits.Device = 4, 1024, "bf16", 2, 350e6
+	c.Hardware = config.Hardware{Name: "a100-80", H2D: 4e9, D2H: 4e9}
+	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
+	check(t, err)
+	g, err := BuildGraph(spec, &m, nil)
+	check(t, err)
+	described, err := machine.Describe(spec.Machine(), func(string) {})
+	check(t, err)
+	task := &Task{Machine: described, Graph: g, Spec: spec}
+	best, err := task.PlanAny(t.Context(), func(string) {})
+	check(t, err)
+	without, err := task.Plan(t.Context(), func(string) {})
+	check(t, err)
+	if n := best.Best.Plan.Sharers(); n != 2 || best.Fastest() >= 0.9*without.Fastest() {
+		t.Errorf("%d ranks to a matrix: %v s; whole matrices: %v s", n, best.Fastest(), without.Fastest())
+	}
+}
+
 // TestSharersInPipelines: where hosts have a fast link inside and a slow network between them, ranks of a host share long sequences and hosts
 // are the stages of a pipeline, though nobody asked for one: that is faster than if both hosts add up gradients.
 func TestSharersInPipelines(t *testing.T) {
