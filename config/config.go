@@ -97,6 +97,8 @@ type Config struct {
 	// ExpertBalance is the weight of the loss term that evens out the use of a mixture's experts. Derived: 0.01
 	// for random weights, 0 for weights from a folder.
 	ExpertBalance float64 `yaml:"expert_balance"`
+	// Labels are the names of what a text can be, such as [question, complaint], or their number. Each row has a text and a "label", a name or its number.
+	Labels Strings `yaml:"labels"`
 	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
 	Preference Preference `yaml:"preference"`
 	// TieLayers has each so many consecutive layers share parameters, which the planner counts once, until DelinkAt.
@@ -342,20 +344,20 @@ func Default() Config {
 // MarshalYAML leaves out keys that have not been derived yet, and those that are off.
 func (c Config) MarshalYAML() (any, error) {
 	absent := map[string]bool{
-		"max_steps":           (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
-		"max_epochs":          c.MaxEpochs == 0,
-		"warmup_steps":        c.WarmupSteps == derived,
-		"decay_steps":         c.DecaySteps == derived,
-		"min_learning_rate":   c.MinLearningRate == derived,
-		"expert_balance":      c.ExpertBalance == Derived,
-		"weight_decay":        c.WeightDecay == Derived,
-		"beta1":               c.Beta1 == Derived,
-		"beta2":               c.Beta2 == Derived,
-		"epsilon":             c.Epsilon == Derived,
-		"early_stop":          c.EarlyStop == 0,
-		"muon":                c.Optimizer != optimizer.Muon.String(),
-		"max_tokens":          c.MaxTokens == 0,
-		"preference":          c.Preference.Beta == 0,
+		"max_steps":         (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
+		"max_epochs":        c.MaxEpochs == 0,
+		"warmup_steps":      c.WarmupSteps == derived,
+		"decay_steps":       c.DecaySteps == derived,
+		"min_learning_rate": c.MinLearningRate == derived,
+		"expert_balance":    c.ExpertBalance == Derived,
+		"weight_decay":      c.WeightDecay == Derived,
+		"beta1":             c.Beta1 == Derived,
+		"beta2":             c.Beta2 == Derived,
+		"epsilon":           c.Epsilon == Derived,
+		"early_stop":        c.EarlyStop == 0,
+		"muon":              c.Optimizer != optimizer.Muon.String(),
+		"max_tokens":        c.MaxTokens == 0,
+		"preference":        c.Preference.Beta == 0, "labels": len(c.Labels) == 0,
 		"alerts":              reflect.ValueOf(c.Alerts).IsZero(),
 		"dashboard":           !c.Dashboard,
 		"lora":                c.LoRA.Rank == 0,

@@ -245,6 +245,7 @@ func (c *Config) checkRanges(d *decoder) {
 		d.fail("preference.beta", "missing; hint: usually 0.1, for simpo 2")
 	}
 	c.checkPairLoss(d)
+	c.checkLabels(d)
 	if c.Preference.Beta > 0 && d.given("documents") && c.Documents == Joined {
 		d.fail("documents", "joined, but the answers of a pair must not see each other; hint: leave documents out with preference")
 	}
@@ -280,6 +281,7 @@ func (c *Config) checkWithin(d *decoder) {
 		{"quantize", "the model would depend on what is trained", c.Quantize == NF4},
 		{"keep_mask", "sparse weights have no trials", c.KeepMask},
 		{"preference", "pairs have no trials", c.Preference.Beta > 0},
+		{"labels", "the head that gets labels would have no trials", len(c.Labels) > 0},
 		{"carry_optimizer", "the state of what is frozen would be lost", c.CarryOptimizer},
 		{"plan", "everything that is trained stays on the device", c.Plan.File == "" && !reflect.ValueOf(c.Plan).IsZero()},
 		{"ranks", "each rank would have its own memory", c.Ranks != 1},
@@ -436,7 +438,7 @@ func (c *Config) derive() {
 	if len(c.Validation) > 0 {
 		c.HeldOut = 0
 	}
-	if c.Preference.Beta > 0 {
+	if c.Preference.Beta > 0 || len(c.Labels) > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}
 	if loss, err := graph.PairLossNamed(c.Preference.Loss); err == nil && c.Preference.Margin == derived {

@@ -15,6 +15,9 @@ import (
 // document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if the
 // fields are none of these.
 func (f fields) document(dst []byte, want wanted) (record, error) {
+	if want == aClass {
+		return f.classified(dst)
+	}
 	r, err := f.kind(dst, want != anything)
 	if err == nil && want == aLabel && r.pair == nil {
 		r.label, err = f.label()

@@ -103,7 +103,7 @@ type FormatStats struct {
 	Conversations int64 `json:"conversations,omitempty"`
 	Rendered      int64 `json:"rendered,omitempty"` // documents made from conversations
 	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
-	Labels        int64 `json:"labels,omitempty"`   // documents that have one, of whether they are good
+	Labels        int64 `json:"labels,omitempty"`   // documents that have one
 	Beside        int64 `json:"beside,omitempty"`   // rows that may have another document too, which is not read
 }
 
@@ -150,7 +150,7 @@ func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
 // Pairs returns the number of pairs of documents of which the first is preferred.
 func (s Stats) Pairs() int64 { return s.JSONL.Pairs + s.Parquet.Pairs }
 
-// Labels returns the number of documents with a label that says whether they are good.
+// Labels returns the number of documents with a label: of whether they are good, or one of Options.Classes.
 func (s Stats) Labels() int64 { return s.JSONL.Labels + s.Parquet.Labels }
 
 // String describes in one line what was recognised.
@@ -176,7 +176,7 @@ func (s Stats) String() string {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
 		}
 		if f.Labels > 0 {
-			add("%d answers, each good or bad", f.Labels)
+			add("%d documents with a label", f.Labels)
 		}
 		if f.Beside > 0 {
 			add("of %d rows with several documents, only one is read: the text, if there is one", f.Beside)
@@ -212,6 +212,7 @@ type reader struct {
 	ends     []ending       // of documents in text
 	chat     *chat.Template // for conversations; nil: there is none
 	want     wanted         // see Options
+	classes  []string       // likewise
 	skipBad  bool           // see Options
 	names    []string       // of the field with the text, see Options
 	path     string         // of the file
@@ -226,7 +227,7 @@ type reader struct {
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
 func (c *Corpus) read(ctx context.Context, o Options, cut cutter, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
+	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), classes: o.Classes, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -483,6 +484,11 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 	if doc.beside {
 		stats.Beside++
 	}
+	if r.want == aClass {
+		if doc.label, err = classOf(doc.class, r.classes); err != nil {
+			return err
+		}
+	}
 	if doc.pair != nil {
 		return r.pair(doc.pair, stats)
 	}
@@ -500,7 +506,11 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 
 // conversation adds the document of a conversation.
 func (r *reader) conversation(c *chat.Conversation, label *int, stats *FormatStats) error {
-	doc, err := r.chat.Document(c)
+	document := r.chat.Document
+	if r.want == aClass {
+		document = r.chat.GivenDocument
+	}
+	doc, err := document(c)
 	if err != nil {
 		return err
 	}

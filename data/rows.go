@@ -43,7 +43,7 @@ func (r *reader) rows(in *os.File) error {
 			return nil
 		}
 		if err == nil {
-			line, text, err = rowObject(line[:0], table, r.names, known)
+			line, text, err = rowObject(line[:0], table, r.names, known, r.want)
 		}
 		if err == nil {
 			err = r.tableRow(line, text, int(table.Row()))
@@ -84,8 +84,12 @@ func (r *reader) tableRow(line []byte, text bool, number int) error {
 var errNulls = errors.New("all columns that could be read are null")
 
 // rowObject appends the current row as an object: its text, which is in the first of names that is not null, or its other known
-// columns. text says which.
-func rowObject(line []byte, table *parquet.Reader, names, known []string) (object []byte, text bool, err error) {
+// columns. text says which. Where labels are wanted, it is all of these.
+func rowObject(line []byte, table *parquet.Reader, names, known []string, want wanted) (object []byte, text bool, err error) {
+	if want == aClass {
+		line, err = table.AppendObject(line[:0], slices.Concat(names, otherKeys, besideKeys)...)
+		return line, false, err
+	}
 	for _, name := range names {
 		if line, err = table.AppendObject(line[:0], name); err != nil || string(line) != "{}" {
 			return line, true, err

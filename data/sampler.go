@@ -44,7 +44,8 @@ type Windows struct {
 	count    int64
 	sequence int
 	packed   *packed // nil: the range is cut
-	apart    int     // of pairs and examples: pieces of each document; else 0
+	apart    int     // of pairs, examples and texts with labels: pieces of each document; else 0
+	labels   labelling
 	others   *packed // of examples: prompts, each with the answer to another, see Mismatched
 	parts    []Part  // of a mixture, for which only count and sequence are used besides
 }
@@ -84,6 +85,9 @@ func (w Windows) Copy(dst []int32, i int64) {
 	w, i = w.locate(i)
 	if w.packed != nil {
 		w.tokens.copyPacked(dst[:w.sequence+1], w.packed.of(i), w.apart)
+		if w.labels != unlabelledWindows {
+			w.label(dst[:w.sequence+1], w.packed.of(i))
+		}
 		return
 	}
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))

@@ -38,6 +38,9 @@ type Options struct {
 	Pairs bool
 	// Labels wants rows of a prompt, a completion and a "label", true or false. A pair is two of these.
 	Labels bool
+	// Classes are the names of labels, with one of which each row has a text: {"text", "label"}, or another document and a "label", a name or its
+	// number in the list; none: rows have no such labels.
+	Classes []string
 	// SkipBad leaves out lines, and rows of Parquet, that are no document, and counts them; else one is an error.
 	SkipBad bool
 	// TextField is the field of rows in which the text of a document is: the first of these that is there; none: text.
@@ -66,6 +69,8 @@ func (o Options) names() []string {
 
 func (o Options) wanted() wanted {
 	switch {
+	case len(o.Classes) > 0:
+		return aClass
 	case o.Labels:
 		return aLabel
 	case o.Pairs:
@@ -97,6 +102,9 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, er
 	}
 	if o.Labels {
 		fmt.Fprintln(h, "labels")
+	}
+	if len(o.Classes) > 0 {
+		fmt.Fprintf(h, "classes %q\n", o.Classes)
 	}
 	if o.SkipBad {
 		fmt.Fprintln(h, "without bad rows")
@@ -517,7 +525,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField, Labels: o.Labels}, trainPattern, func(p piece) error {
+	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField, Labels: o.Labels, Classes: o.Classes}, trainPattern, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

@@ -135,7 +135,8 @@ const innerBit = 1 << 24
 // labelBit marks labels, and is above innerBit.
 const labelBit = 1 << 25
 
-// labelled returns what follows the end of a document in a file of documents with labels. No window has it.
+// labelled returns what follows the end of a document in a file of documents with labels. Windows have its label, unmarked, in the place of
+// the end, or not at all.
 func labelled(label int) int32 { return Mark(int32(label) | labelBit) }
 
 // labelOf returns the label that a token is.
@@ -150,8 +151,8 @@ func inner(id int32) int32 { return id | innerBit }
 // ID returns the id of a token, which may be marked or inner.
 func ID(token int32) int32 { return Plain(unmarked(token)) }
 
-// Plain returns the id of an unmarked token, which may be inner.
-func Plain(token int32) int32 { return token &^ innerBit }
+// Plain returns the id of an unmarked token, which may be inner, or the number of a label.
+func Plain(token int32) int32 { return token &^ (innerBit | labelBit) }
 
 // unmarked returns a token that may be marked without the mark.
 func unmarked(token int32) int32 {

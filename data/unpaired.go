@@ -102,28 +102,21 @@ func (t *Tokens) examples(r Range, sequence int) (list []example, left int64, er
 	if n, labels := t.stats.Documents(), t.stats.Labels(); n != labels || n == 0 {
 		return nil, 0, fmt.Errorf("%d of %d documents have a label, but this loss needs one of each; hint: write each row as {\"prompt\": ..., \"completion\": ..., \"label\": true}", labels, n)
 	}
-	first := r.First
-	for i := r.First; i < r.End; i++ {
-		if unmarked(t.At(i)) != t.endOfText {
-			continue
-		}
-		if i+1 == r.End {
-			return nil, 0, unlabelled(i)
-		} else if _, ok := labelOf(t.At(i + 1)); !ok {
-			return nil, 0, unlabelled(i)
-		}
-		e := example{document: Range{first, i + 1}, answer: first + 1} // nothing comes before the first token, so it is given
-		for e.answer <= i && Given(t.At(e.answer)) {
+	documents, err := t.labelledDocuments(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, d := range documents {
+		e := example{document: d, answer: d.First + 1} // nothing comes before the first token, so it is given
+		for e.answer < d.End && Given(t.At(e.answer)) {
 			e.answer++
 		}
 		switch {
-		case e.document.Len() > int64(sequence)+1:
+		case d.Len() > int64(sequence)+1:
 			left++
-		case e.answer <= i:
+		case e.answer < d.End:
 			list = append(list, e)
 		}
-		first = i + 2
-		i++
 	}
 	if len(list) == 0 {
 		return nil, 0, fmt.Errorf("none of %d answers fits into a window of %d tokens; hint: use a longer sequence_length, or shorter answers", t.stats.Documents(), sequence+1)

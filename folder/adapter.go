@@ -79,11 +79,35 @@ func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
 	ranks, alphas := ownPatterns(m)
 	text, err := json.MarshalIndent(adapterConfig{
 		Ranks: ranks, Alphas: alphas,
-		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, DoRA: m.LoRA.DoRA, Bias: "none",
+		Type: "LORA", Task: taskOf(m), Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, DoRA: m.LoRA.DoRA, Bias: "none",
 		Modules: targets, Parameters: parameters, Transposed: m.InOut(), Inference: true,
 		Whole: whole, Tying: m.Tied && len(whole) > 0,
 	}, "", "  ")
 	return append(text, '\n'), err
+}
+
+// taskOf returns PEFT's name of what a model computes.
+func taskOf(m *model.Model) string {
+	if model.Classifies(m) {
+		return sequenceLabels
+	}
+	return "CAUSAL_LM"
+}
+
+const sequenceLabels = "SEQ_CLS"
+
+// labelled returns a model with as many labels as the head in an adapter's files has, if PEFT's task is that.
+func (c *adapterConfig) labelled(m *model.Model, set *safetensors.Set) (*model.Model, error) {
+	if c.Task != sequenceLabels || model.Classifies(m) {
+		return m, nil
+	}
+	info, ok := set.Lookup("base_model.model." + model.ScoreModule + ".weight")
+	if !ok || len(info.Shape) != 2 || info.Shape[0] < 1 || info.Shape[0] > model.MostLabels {
+		return nil, fmt.Errorf("task_type is %s, but there is no head %s with a row for each label; hint: check that the folder is complete", sequenceLabels, model.ScoreModule)
+	}
+	with := *m
+	c.Whole = slices.DeleteFunc(slices.Clone(c.Whole), func(module string) bool { return module == "classifier" }) // which PEFT names for models that call it so
+	return &with, family.Classify(&with, model.LabelNames(info.Shape[0]))
 }
 
 // readAdapter reads the adapter_config.json of a folder. The base is a path that can be
@@ -217,6 +241,10 @@ func (c *adapterConfig) checkTarget(name string) error {
 // adapted returns a model with the adapters whose factors are in a set, all of one rank, and with what is stored beside them;
 // and the rows that it replaces.
 func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, map[string]tokenRows, error) {
+	m, err := c.labelled(m, set)
+	if err != nil {
+		return nil, nil, err
+	}
 	var names []string
 	for _, t := range set.Tensors() {
 		if err := c.checkTarget(t.Name); err != nil {

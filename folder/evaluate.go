@@ -150,6 +150,9 @@ const usualSequence = 256
 // reading returns how the texts were read that the model was trained on, as far as the folder tells.
 func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
 	o.Begin = t.Start()
+	if len(f.Model.Labels) > 1 {
+		o.Classes = f.Model.Labels
+	}
 	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
 	if err != nil { // a model from elsewhere
 		return o
@@ -159,9 +162,13 @@ func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
 		Begin     string   `json:"bos"`
 		Chat      string   `json:"chat_template"`
 		TextField []string `json:"text_field"`
+		Labels    []string `json:"labels"`
 	}
 	if err := json.Unmarshal(ck.Trainer.Plan, &trained); err != nil {
 		return o
+	}
+	if len(trained.Labels) == len(f.Model.Labels) {
+		o.Classes = trained.Labels
 	}
 	if o.TextField = trained.TextField; trained.Begin == "" && trained.Chat == "" {
 		o.Begin = nil
@@ -181,16 +188,51 @@ type Texts struct {
 // corpus. If seq is 0, it is usualSequence or the model's number of positions,
 // whichever is less.
 func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) ([][]int32, error) {
-	tokenizer, err := f.Tokenizer()
+	seq, err := f.length(seq)
 	if err != nil {
 		return nil, err
 	}
+	t, err := f.tokens(ctx, texts, progress)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	if n := t.Stats().Pairs(); n > 0 {
+		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}
+	}
+	if t.Len() <= int64(seq) {
+		return nil, misuse{fmt.Errorf("the corpus has %d tokens, but a sequence needs %d and one more to predict; hint: use a shorter --sequence, or more text", t.Len(), seq)}
+	}
+	w, err := t.Windows(t.All(), seq)
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]int32
+	for i := range min(w.Count(), int64(limit)) {
+		row := make([]int32, w.Sequence()+1)
+		w.Copy(row, i)
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// length returns the length of sequences if so many tokens are asked for; 0: usualSequence, or the model's positions if there are fewer.
+func (f *Folder) length(seq int) (int, error) {
 	most := f.Model.MaxPositions
 	if seq > most {
-		return nil, misuse{fmt.Errorf("--sequence is %d tokens, but the model has %d positions; hint: use 1 to %d", seq, most, most)}
+		return 0, misuse{fmt.Errorf("--sequence is %d tokens, but the model has %d positions; hint: use 1 to %d", seq, most, most)}
 	}
 	if seq == 0 {
 		seq = min(usualSequence, most)
+	}
+	return seq, nil
+}
+
+// tokens reads a corpus as the texts were read that the model was trained on. Close them after use.
+func (f *Folder) tokens(ctx context.Context, texts Texts, progress Progress) (*data.Tokens, error) {
+	tokenizer, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
 	}
 	template, err := f.Chat()
 	if err != nil {
@@ -213,28 +255,11 @@ func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progre
 	if err != nil {
 		return nil, err
 	}
-	defer t.Close()
 	if s := t.Stats(); s.Bad > 0 {
 		texts.Note(fmt.Sprintf("%d rows are bad and left out (first: %s)", s.Bad, s.FirstBad))
 	}
 	if largest := t.Largest(); int(largest) >= f.Model.Vocab {
-		return nil, misuse{fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: use the tokenizer that it was trained with, or train with resize_vocab: true, which adds rows to the model", largest, f.Model.Vocab, tokenizer.VocabularySize())}
+		return nil, errors.Join(misuse{fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: use the tokenizer that it was trained with, or train with resize_vocab: true, which adds rows to the model", largest, f.Model.Vocab, tokenizer.VocabularySize())}, t.Close())
 	}
-	if n := t.Stats().Pairs(); n > 0 {
-		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}
-	}
-	if t.Len() <= int64(seq) {
-		return nil, misuse{fmt.Errorf("the corpus has %d tokens, but a sequence needs %d and one more to predict; hint: use a shorter --sequence, or more text", t.Len(), seq)}
-	}
-	w, err := t.Windows(t.All(), seq)
-	if err != nil {
-		return nil, err
-	}
-	var rows [][]int32
-	for i := range min(w.Count(), int64(limit)) {
-		row := make([]int32, w.Sequence()+1)
-		w.Copy(row, i)
-		rows = append(rows, row)
-	}
-	return rows, nil
+	return t, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -60,8 +61,17 @@ func Misuse(err error) error { return misuse{err} }
 func (misuse) Is(target error) bool { return target == ErrMisuse }
 func (e misuse) Unwrap() error      { return e.error }
 
-// Open opens a model folder, or an adapter's, or one that paths.Hub knows. Close it after use.
+// Open opens the folder of a language model, or an adapter's, or one that paths.Hub knows. Close it after use.
 func Open(dir string) (*Folder, error) {
+	f, err := OpenAny(dir)
+	if err == nil && model.Classifies(f.Model) {
+		return nil, errors.Join(misuse{fmt.Errorf("%s has a head with labels (%s), and writes no text; hint: athanor eval %[1]s FILES; other uses are not built", dir, strings.Join(f.Model.Labels[:min(len(f.Model.Labels), 5)], ", "))}, f.Close())
+	}
+	return f, err
+}
+
+// OpenAny is Open, also for models whose heads have labels.
+func OpenAny(dir string) (*Folder, error) {
 	f, err := open(dir)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 // Adapter is not nil, the factors of its adapter and what is stored beside them.
 type Source struct {
 	Base, Adapter *safetensors.Set
+	New           string               // a parameter that files need not have, since it begins as random numbers; "": none
 	rows          map[string]tokenRows // that the adapter replaces, by parameter
 }
 
@@ -40,8 +41,10 @@ func (s *Source) Places(p model.Param, first, n int) []safetensors.Place {
 	return Places(set, q, first, n)
 }
 
-// Has reports whether there are files with a parameter. If not, it is a factor of a new adapter.
-func (s *Source) Has(p model.Param) bool { return !p.Adapter || s.Adapter != nil }
+// Has reports whether there are files with a parameter. If not, it is a factor of a new adapter, or New.
+func (s *Source) Has(p model.Param) bool {
+	return (!p.Adapter || s.Adapter != nil) && (s.New == "" || p.Name != s.New)
+}
 
 // Halved reports whether the files hold a parameter in bf16, or in a format whose numbers are all exact in bf16.
 func (s *Source) Halved(p model.Param) bool {
@@ -119,6 +122,11 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...stri
 	}
 	for _, name := range (model.Tensor{Name: m.HeadName()}).Names() {
 		known[name] = !adapters // even if it is tied, see CheckTied
+	}
+	if model.Classifies(m) {
+		for _, name := range model.WordHead(m) { // of the language model that adapters with labels are trained on
+			known[name] = !adapters
+		}
 	}
 	for _, p := range m.Params() {
 		equal, others := m.PEFT().Copies(p)

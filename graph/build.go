@@ -620,7 +620,7 @@ func (b *builder) head(x int) {
 		w = p.param()
 	}
 	b.chunk = true
-	g.Logits = logitsFor(b, "logits", m.Vocab)
+	g.Logits = logitsFor(b, "logits", model.Outcomes(m))
 	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.optional(m.HeadBias()), absent)
 	b.adapter(m.HeadName(), b.logits(), b.all(y))
 	if m.LogitCap > 0 {

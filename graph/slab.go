@@ -101,9 +101,9 @@ func BuildDivided(m *model.Model, seq, parts, n int, dtype DType, docs *Document
 	return b.g, nil
 }
 
-// dividesVocabulary reports whether n ranks share embedding and head: adapters and pairs need all logits.
+// dividesVocabulary reports whether n ranks share embedding and head: adapters, pairs and labels need all logits.
 func dividesVocabulary(m *model.Model, n int, docs *Documents) bool {
-	return m.LoRA == nil && m.Vocab%n == 0 && (docs == nil || docs.Preference == 0)
+	return m.LoRA == nil && !model.Classifies(m) && m.Vocab%n == 0 && (docs == nil || docs.Preference == 0)
 }
 
 // divideVocabulary gives the builder n-ths of what has a row for each token.

@@ -49,6 +49,7 @@ type Spec struct {
 	WeightDecay, Beta1, Beta2, Epsilon float64
 	Muon                               optimizer.MuonTerms
 	PairLoss                           graph.PairLoss // with preference
+	Labels                             []string       // that the model's head has; nil: it has the vocabulary's
 	// OptimizerState lists the formats allowed for the optimizer's state, preferred first: one if the configuration
 	// says which or the run goes on from a checkpoint, which has one. The format changes results, so speed never decides
 	// it. Where it is open, the state is stored in fp32, and moments in bf16 only if nothing else fits.
@@ -65,6 +66,9 @@ type Spec struct {
 // Unpaired reports whether the run learns from single answers that are good or bad.
 func (s *Spec) Unpaired() bool { return s.Preference.Beta > 0 && s.PairLoss.Rule().Unpaired }
 
+// Classifies reports whether the run learns from texts with labels.
+func (s *Spec) Classifies() bool { return len(s.Labels) > 0 && s.Preference.Beta == 0 }
+
 // Mismatched reports whether the loss of single answers is compared with that of answers to other prompts.
 func (s *Spec) Mismatched() bool { return s.Unpaired() && s.PairLoss.Rule().Mismatched }
 
@@ -79,6 +83,7 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	if s.PairLoss, err = graph.PairLossNamed(c.Preference.Loss); err != nil {
 		return nil, s.Fault("preference.loss", err.Error())
 	}
+	s.Labels = c.LabelNames()
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
 	s.stayOnDevice()

@@ -203,7 +203,7 @@ func TestHidden(t *testing.T) {
 			names = append(names, f.Name)
 		}
 	}
-	if want := []string{"Device", "Ranks", "Precision", "Optimizer", "WeightDecay", "Beta1", "Beta2", "Epsilon", "Muon", "OptimizerState"}; !slices.Equal(names, want) {
+	if want := []string{"Device", "Ranks", "Precision", "Optimizer", "WeightDecay", "Beta1", "Beta2", "Epsilon", "Muon", "Labels", "OptimizerState"}; !slices.Equal(names, want) {
 		t.Errorf("%v, want %v", names, want)
 	}
 }

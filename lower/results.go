@@ -6,10 +6,23 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
 
-// copyResults copies the loss to the host, and the logits if the mode asks for them.
+// returnsLogits reports whether a program's logits are results: if the mode asks for them, and of a model that chooses among labels, of which
+// it is counted how many are guessed. They are so in training, too, where they are few, so that what validations take is in the plan.
+func returnsLogits(st *step) bool {
+	switch st.opt.Mode {
+	case Logits, Decode:
+		return st.g.Logits >= 0
+	case Train, Update, Eval:
+		return st.g.Logits >= 0 && model.Classifies(st.g.Model) && st.g.Preference() == 0
+	}
+	return false
+}
+
+// copyResults copies the loss to the host, and the logits if they are results.
 func copyResults(b *builder, units []unit, loss int) {
 	st := b.st
 	p := b.p
@@ -20,7 +33,7 @@ func copyResults(b *builder, units []unit, loss int) {
 			Persistent: true, Init: []string{"loss.total.before"}})
 		last.after = append(last.after, copyOp(device.DevToHost, program.NoKey, p.BufferRegion(onHost), p.BufferRegion(loss)))
 	}
-	if st.g.Logits >= 0 && (st.opt.Mode == Logits || st.opt.Mode == Decode) {
+	if returnsLogits(st) {
 		last := graph.Linear
 		if st.g.Model.LogitCap > 0 {
 			last = graph.SoftCap
@@ -41,7 +54,7 @@ func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int
 	st := b.st
 	v := &st.g.Values[value]
 	name := v.Name
-	if value == st.g.Logits && cols < st.g.Model.Vocab && st.g.Shared() > 1 { // other ranks have other columns
+	if value == st.g.Logits && cols < model.Outcomes(st.g.Model) && st.g.Shared() > 1 { // other ranks have other columns
 		name = fmt.Sprintf("%s/%d", name, 1+st.rank%st.g.Shared())
 	}
 	rows := st.rows() // of a micro-batch

@@ -122,6 +122,7 @@ type Model struct {
 	OutBias     bool // bias of the attention output projection
 	MLPBias     bool // biases of the feed-forward or, of a mixture, of router and experts
 	InitStd     float64
+	Labels      []string // that a text is given, in the place of a next token, see Classify; nil: it is a language model
 	// Inside is what names of parameters begin with, instead of "model.", if this is the text part of a model that also sees or
 	// hears: model.language_model. or model.text_model. ""; it is a model of its own.
 	Inside string
@@ -196,7 +197,7 @@ func (m *Model) Mixture() bool { return m.Family.Mixture || m.Family.MayMix && m
 func (m *Model) OneNorm() bool { return m.Parallel && m.Family.OneNorm }
 
 // HeadBias reports whether the head has a bias.
-func (m *Model) HeadBias() bool { return m.Family.HeadBias }
+func (m *Model) HeadBias() bool { return m.Family.HeadBias && !Classifies(m) }
 
 // FusedQKV reports whether one matrix makes queries, keys and values.
 func (m *Model) FusedQKV() bool { return m.Family.FusedQKV }

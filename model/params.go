@@ -33,7 +33,7 @@ func (m *Model) Params() []Param {
 	b.layer = m.Layers
 	b.norm(n.FinalNorm)
 	if !m.Tied {
-		b.matrix(m.HeadName(), m.Vocab, m.Width, m.InitStd)
+		b.matrix(m.HeadName(), Outcomes(m), m.Width, m.InitStd)
 	}
 	if m.HeadBias() {
 		b.vector(headBias, m.Vocab, Zeros)
@@ -81,7 +81,12 @@ func (f *Family) namesInside(inside string) TensorNames {
 }
 
 // HeadName returns the name of a head that is not the embedding.
-func (m *Model) HeadName() string { return cmp.Or(m.Family.Tensors.Head, "lm_head.weight") }
+func (m *Model) HeadName() string {
+	if Classifies(m) {
+		return scoreName
+	}
+	return cmp.Or(m.Family.Tensors.Head, "lm_head.weight")
+}
 
 func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	residual := m.InitStd

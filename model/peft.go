@@ -20,7 +20,7 @@ const peftPrefix = "base_model.model."
 // nameInMemory returns the name that transformers has in memory for a parameter, which in files of GPT-NeoX, Mixtral and Nemotron-H
 // is another.
 func (m PEFT) nameInMemory(name string) string {
-	if name == m.HeadName() {
+	if name == m.HeadName() && !Classifies(m.Model) {
 		return headModule + ".weight"
 	}
 	return strings.Replace(beginInMemory(name), ".block_sparse_moe.", ".mlp.", 1)
@@ -133,7 +133,7 @@ func (m PEFT) WholeModules() (modules []string) {
 		if m.Inside != "" || slices.ContainsFunc(params, func(p Param) bool { return m.covers(p.Name, module) && p.Frozen }) {
 			module = m.moduleInMemory(name)
 		}
-		if name == m.HeadName() {
+		if name == m.HeadName() && !Classifies(m.Model) {
 			module = headModule
 		}
 		if m.tiedWhole(name) { // by this name PEFT recognises the two
@@ -254,5 +254,5 @@ func (m PEFT) TokenRows(module string) (p Param, tensor string, ok bool) {
 
 // OfVocabulary reports whether a parameter has a row, or an element, for each token.
 func (m PEFT) OfVocabulary(p Param) bool {
-	return p.Name == m.Family.namesInside(m.Inside).Embed || p.Name == m.HeadName() || p.Name == headBias
+	return p.Name == m.Family.namesInside(m.Inside).Embed || p.Name == headBias || p.Name == m.HeadName() && !Classifies(m.Model)
 }

@@ -120,9 +120,13 @@ func adapt(m *model.Model, spec *job.Spec) error {
 	if has != nil && len(targets) == 0 {
 		targets = has.Weights
 	}
+	whole := spec.LoRA.Whole
+	if (has == nil || len(whole) > 0) && model.Classifies(m) && !slices.Contains(whole, model.ScoreModule) { // as PEFT has it
+		whole = append(slices.Clip(whole), model.ScoreModule)
+	}
 	err := m.Adapt(lora, targets...)
-	if err == nil && (has == nil || len(spec.LoRA.Whole) > 0) {
-		err = m.TrainWhole(spec.LoRA.Whole...)
+	if err == nil && (has == nil || len(whole) > 0) {
+		err = m.TrainWhole(whole...)
 	} else if err == nil {
 		m.LoRA.Whole = has.Whole
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -86,4 +87,48 @@ func (p *pairs) add(e *exec.Engine, prog *program.Program) error {
 		p.ratios[prog.GlobalRow(k)] += float32(x)
 	}
 	return nil
+}
+
+// clearLogits clears the logits of step i, because in a bidirectional pipeline each rank writes only those of its own sequences.
+func clearLogits(s *Session, i int) error {
+	p := &s.pairs
+	for r := range s.ranks {
+		e := s.ranks[r].engines[i]
+		n := e.BufferLen("logits")
+		if n == 0 {
+			continue
+		}
+		p.given = slices.Grow(p.given[:0], n)[:n]
+		clear(p.given)
+		if err := e.WriteFloats("logits", p.given); err != nil {
+			return s.lost(r, err)
+		}
+	}
+	return nil
+}
+
+// Logits returns the logits of the latest step i of a model that chooses among labels, a row for each token of its batch.
+func Logits(s *Session, i int) ([]float32, error) {
+	cols := graph.ColumnsOf(s.Graph, s.Graph.Logits)
+	var all []float32
+	for r := range s.ranks {
+		e, prog := s.ranks[r].engines[i], s.ranks[r].progs[i]
+		read := make([]float64, e.BufferLen("logits"))
+		if len(read) == 0 || r%s.Graph.Shared() > 0 { // ranks that share matrices have the same
+			continue
+		}
+		if err := e.ReadBuffer("logits", read); err != nil {
+			return nil, s.lost(r, err)
+		}
+		for k := range len(read) / cols {
+			row := prog.GlobalRow(k)
+			if more := (row+1)*cols - len(all); more > 0 {
+				all = append(all, make([]float32, more)...)
+			}
+			for c, x := range read[k*cols:][:cols] {
+				all[row*cols+c] += float32(x)
+			}
+		}
+	}
+	return all, nil
 }

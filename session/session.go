@@ -44,6 +44,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
@@ -338,6 +339,9 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	copy(s.fed, values[:])
 	if s.Graph.Preference() > 0 {
 		return s.feedPairs(i, len(b.Tokens), sc)
+	}
+	if model.Classifies(s.Graph.Model) {
+		return clearLogits(s, i)
 	}
 	return nil
 }

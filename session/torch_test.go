@@ -37,7 +37,8 @@ type fixture struct {
 	targets []int32
 	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
 	labels  []float32 // likewise, of single answers
-	paired  int       // the number of pairs or answers, if so
+	paired  int       // the number of pairs or answers, if so, or of texts with labels
+	score   []float64 // rows of a head with labels, if the model has one
 	losses  struct {
 		Losses, GradNorms     []float64
 		Losses64, GradNorms64 []float64
@@ -120,6 +121,11 @@ func (f *fixture) read(p model.Param, _ int, dst []float32) error {
 func (f *fixture) readAll(p model.Param, dst []float32) error {
 	name := p.Name
 	switch {
+	case f.score != nil && name == f.graph.Model.HeadName():
+		for i := range dst {
+			dst[i] = float32(f.score[i])
+		}
+		return nil
 	case strings.HasSuffix(name, ".sinks") && f.graph.Model.Family != family.Named("gpt_oss"): // files have none
 		p.Std = 1 // as large as scores
 	case f.weights != nil && !p.Adapter:
@@ -172,7 +178,7 @@ func (f *fixture) text() Batch {
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
 	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs, Labels: f.labels}
-	if f.graph.Preference() > 0 {
+	if f.paired > 0 {
 		sc.Targets = f.paired
 	}
 	out, err := s.Step(context.Background(), 0, f.text(), sc)

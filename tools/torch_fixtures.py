@@ -557,6 +557,8 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `preference.json`, in some: pairs of completions, their log-probabilities, and ten AdamW steps of preference optimisation in float64;
   `preference.safetensors`: gradients of its loss against another reference (`moved`). Written by `tools/preference_fixtures.py`
 - `answers.json`, in some: single answers that are good or bad, the same prompts with answers to others, and ten such steps of KTO. Likewise
+- `labels.json` and `labels.safetensors`, in some: texts with labels, what transformers' `...ForSequenceClassification` says of them, ten AdamW steps, gradients; `rewards.json`: pairs
+  of texts, ten steps of a reward model. Written by `tools/label_fixtures.py`
 
 All fp32 on a CPU with eager attention, except where it says 64. Two folders have a config.json as transformers 4 wrote
 it (`rope_theta`, `rope_scaling`, `torch_dtype`): llama3-rope and qwen2-tiny; the others are as transformers 5 writes it.

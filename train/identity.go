@@ -59,6 +59,7 @@ type origin struct {
 	Tied       int      `json:"tied,omitempty"`              // how many consecutive layers share parameters
 	Validation int64    `json:"validation_tokens,omitempty"` // of a separate validation corpus
 	TextField  []string `json:"text_field,omitempty"`        // of rows, for those who evaluate; absent: text
+	Names      []string `json:"labels,omitempty"`            // of labels, likewise, since an adapter's folder has none
 }
 
 // configured fills in what the configuration determines.
@@ -85,6 +86,8 @@ func (a *identity) configured(spec *job.Spec) {
 // windowsOf says how documents become windows.
 func windowsOf(spec *job.Spec) string {
 	switch {
+	case spec.Classifies():
+		return "texts with labels (best fit)"
 	case spec.Unpaired():
 		return "answers (best fit)"
 	case spec.Preference.Beta > 0:
@@ -117,7 +120,7 @@ func (a *identity) prepared(s *Setup) {
 		a.Pairs = fmt.Sprintf("%d tokens", n)
 	}
 	a.Model, a.Tokens, a.Base = plan.Fingerprint(untied(s.Graph)), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
-	a.Text = s.hash()
+	a.Text = s.hash(s.Spec)
 }
 
 // untied returns a graph for the name of its model alone: without what is shared at present.
@@ -140,7 +143,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.tying, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.tying, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField, t.Setup.Spec.Labels}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

@@ -44,6 +44,7 @@ var fates = map[string][]string{
 	"seed": {refused, "", "1", "2"}, "weight_decay": {refused, "", "0.1", "0"}, "beta1": {refused, "", "0.9", "0.8"}, "beta2": {refused, "", "0.95", "0.99"},
 	"epsilon": {refused, "", "1e-8", "1e-6"}, "gradient_clipping": {refused, "", "1", "0"},
 	"expert_balance":  {refused, "model.type=mixtral model.experts=4 model.active_experts=2", "0.01", "0.1"},
+	"labels":          {refused, "", "2", "3"},
 	"preference.beta": {refused, "", "0.1", "0.2"}, "preference.loss": {refused, "preference.beta=0.1", "dpo", "ipo"}, "preference.margin": {refused, "preference.beta=2 preference.loss=simpo", "1", "2"},
 	"preference.desirable_weight": {refused, "preference.beta=0.1 preference.loss=kto", "1", "1.5"}, "preference.undesirable_weight": {refused, "preference.beta=0.1 preference.loss=apo_zero_unpaired", "1", "2"},
 	"freeze": {refused, "", `"*.mlp.*"`, `"*.self_attn.*"`}, "keep_mask": {refused}, "quantize": {refused, "lora.rank=2 model.width=64", "none", "nf4"},

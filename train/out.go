@@ -60,6 +60,9 @@ func (s *Setup) checkWeights() error {
 	}
 	from := &folder.Source{Base: set}
 	defer from.Close()
+	if from.New, err = newHead(s); err != nil {
+		return err
+	}
 	if s.Adapter != "" {
 		if from.Adapter, err = folder.OpenAdapter(s.Adapter); err != nil {
 			return err

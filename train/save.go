@@ -75,6 +75,12 @@ func (t *Run) fromFolder() error {
 		return folder.WeightsError(t.Setup.Folder, err)
 	}
 	note, from := "starting from the weights in "+t.Setup.Folder, &folder.Source{Base: base}
+	if from.New, err = newHead(t.Setup); err != nil {
+		return err
+	}
+	if from.New != "" {
+		note += fmt.Sprintf("; the head, %s, begins as random numbers, of seed %d", from.New, t.Setup.Spec.Seed)
+	}
 	t.origin = weights{func(p model.Param, first int, dst []float32) error {
 		if !from.Has(p) {
 			if p.Init == model.Lengths {
@@ -440,7 +446,15 @@ func (t *Run) files() (map[string][]byte, error) {
 			return nil, err
 		}
 	}
-	if _, ok := files["generation_config.json"]; !ok {
+	if text, ok := files["config.json"]; ok && model.Classifies(t.Setup.Model) {
+		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {
+			var err error
+			if files["config.json"], err = family.Padded(text, id); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if _, ok := files["generation_config.json"]; !ok && !model.Classifies(t.Setup.Model) {
 		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {
 			files["generation_config.json"] = fmt.Appendf(nil, "{\n  \"eos_token_id\": %d\n}\n", id)
 		}
@@ -452,7 +466,7 @@ func (t *Run) files() (map[string][]byte, error) {
 func (t *Run) Summary() Summary {
 	s := Summary{Steps: t.Step, Skipped: t.guard.Skipped, Checkpoint: t.saved}
 	if !math.IsNaN(t.ValLoss) {
-		s.ValLoss, s.BitsPerByte, s.ValRewards = t.ValLoss, t.bitsPerByte, t.rewards
+		s.ValLoss, s.BitsPerByte, s.ValAccuracy, s.ValRewards = t.ValLoss, t.bitsPerByte, t.accuracy, t.rewards
 	}
 	if t.Best != nil {
 		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Spec.Out, checkpoint.Folder(t.Best.Step))}

@@ -113,7 +113,7 @@ func (s *Setup) agree() error {
 	if own, err := bpe.Load(dir); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: set tokenizer: %s", s.Folder, dir))
 	}
-	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && spec.Preference.Beta == 0 && spec.Documents != config.Whole {
+	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && spec.Preference.Beta == 0 && spec.Documents != config.Whole && !spec.Classifies() {
 		s.Notes = append(s.Notes, "the end of a window may cut an answer off from its prompt; hint: set documents: whole to keep them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
@@ -150,6 +150,9 @@ func (s *Setup) Reading() string {
 	p.Add(s.heldPacking)
 	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
 	switch {
+	case spec.Classifies():
+		text += fmt.Sprintf("; texts to train on: %s; to validate with: %s; in %d and %d windows, of which %.0f %% is padding",
+			s.labelled(s.Train), s.labelled(s.Held), s.Train.Count(), s.Held.Count(), empty)
 	case spec.Unpaired():
 		good, bad := s.Train.Labelled()
 		heldGood, heldBad := s.Held.Labelled()
@@ -183,6 +186,8 @@ func (s *Setup) Reading() string {
 func (s *Setup) tooLong(p data.Packing) string {
 	what := "; documents cut, since they have more than %d tokens: %d"
 	switch {
+	case s.Spec.Classifies():
+		what = "; texts whose end is cut off, since they have more than %d tokens: %d"
 	case s.Spec.Unpaired():
 		what = "; answers left out, since they have more than %d tokens with their prompts: %d"
 	case s.Spec.Preference.Beta > 0:
@@ -191,7 +196,11 @@ func (s *Setup) tooLong(p data.Packing) string {
 	if p.TooLong == 0 {
 		return ""
 	}
-	return fmt.Sprintf(what, s.Spec.SequenceLength+1, p.TooLong)
+	most := s.Spec.SequenceLength + 1
+	if s.Spec.Classifies() { // labels take the place of the last one
+		most--
+	}
+	return fmt.Sprintf(what, most, p.TooLong)
 }
 
 // folderOf returns the folder with the weights of a parameter.
@@ -260,6 +269,9 @@ func (s *Setup) windows() error {
 		s.heldPacking = all.packing
 	}
 	s.Train, s.Held = data.Mix(train...), data.Mix(validate...)
+	if note := s.oneSided(); note != "" {
+		s.Text.Notes = append(s.Text.Notes, note)
+	}
 	if spec.Mismatched() {
 		s.mismatched.train, s.mismatched.held = s.Train.Mismatched(), s.Held.Mismatched()
 	}
@@ -270,7 +282,9 @@ func (s *Setup) windows() error {
 // unbounded: a model that is trained on longer sequences than its config.json
 // states gets that length, so that readers of its checkpoints use it.
 func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes []string, err error) {
-	m, from, notes, err = findModel(spec, vocab)
+	if m, from, notes, err = findModel(spec, vocab); err == nil {
+		err = giveLabels(spec, m)
+	}
 	if err == nil && m.Rotary() && m.MaxPositions < spec.SequenceLength {
 		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, spec.SequenceLength))
 		m.MaxPositions = spec.SequenceLength

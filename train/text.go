@@ -64,7 +64,7 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 		t.Notes = append(t.Notes, s.Corpus.Notes()...)
 	}
 	opt := func(what string) data.Options {
-		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField, Labels: spec.Unpaired(),
+		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField, Labels: spec.Unpaired(), Classes: classes(spec),
 			Progress: func(done, total int64) { progress(what, done, total) }}
 	}
 	var err error
@@ -97,6 +97,14 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 		t.Notes = append(t.Notes, note)
 	}
 	return t, nil
+}
+
+// classes returns the names of the labels that rows have.
+func classes(spec *job.Spec) []string {
+	if spec.Classifies() {
+		return spec.Labels
+	}
+	return nil
 }
 
 // beginsNote says what texts begin with; "" if there are none that begin with anything.
@@ -206,10 +214,10 @@ func (t *Text) Len() (n int64) {
 
 // hash identifies the tokens that a run learns from, in the order of the sources, and those of pairs or answers that it validates
 // with, whose reference is computed once.
-func (t *Text) hash() string {
+func (t *Text) hash(spec *job.Spec) string {
 	h := sha256.New()
 	for _, s := range t.all() {
-		if stats := s.Tokens.Stats(); s == t.Validation && stats.Pairs()+stats.Labels() == 0 {
+		if stats := s.Tokens.Stats(); s == t.Validation && (stats.Pairs()+stats.Labels() == 0 || spec.Classifies()) {
 			continue
 		}
 		sum := s.Tokens.Hash()
@@ -280,6 +288,8 @@ func (t *Text) Documents(spec *job.Spec) *graph.Documents {
 	for k, s := range t.Sources {
 		of := s.Tokens.DocumentLength
 		switch {
+		case spec.Classifies():
+			of = s.Tokens.LabelledLength
 		case spec.Unpaired():
 			of = func(n int) int { return s.Tokens.ExampleLength(n, spec.Mismatched()) }
 		case docs.Preference > 0:
@@ -319,6 +329,8 @@ func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
 	var err error
 	switch pairs := t.Stats().Pairs(); {
+	case spec.Classifies():
+		s.windows, s.packing, err = t.Labelled(r, spec.SequenceLength)
 	case spec.Unpaired():
 		s.windows, s.packing, err = t.Examples(r, spec.SequenceLength, spec.Mismatched())
 	case spec.Preference.Beta > 0:
@@ -337,6 +349,8 @@ func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 func holdOut(spec *job.Spec, t *data.Tokens) (train, held windowed, err error) {
 	split := t.Split
 	switch {
+	case spec.Classifies():
+		split = t.SplitLabelled
 	case spec.Unpaired():
 		split = t.SplitExamples
 	case spec.Preference.Beta > 0:

@@ -93,7 +93,8 @@ type Run struct {
 	drawn     []int64   // windows of the batch
 	rewards   *Rewards  // of the latest validation on pairs
 
-	bitsPerByte float64 // of the latest validation on text; 0: none
+	bitsPerByte float64  // of the latest validation on text; 0: none
+	accuracy    *float64 // of the latest validation on texts with labels; nil: none
 }
 
 // Open locks the run's folder and opens the session. programs are those of
@@ -278,7 +279,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 				return err
 			}
 			if !math.IsNaN(t.ValLoss) {
-				m.ValLoss, m.BitsPerByte, m.ValRewards = t.ValLoss, t.bitsPerByte, t.rewards
+				m.ValLoss, m.BitsPerByte, m.ValAccuracy, m.ValRewards = t.ValLoss, t.bitsPerByte, t.accuracy, t.rewards
 			}
 		}
 		t.alarms.add(t, &m, o)
@@ -420,8 +421,9 @@ type Summary struct {
 	TrainLoss       float64        `json:"train_loss"`
 	ValLoss         float64        `json:"val_loss,omitempty"` // absent before the first validation
 	BitsPerByte     float64        `json:"val_bits_per_byte,omitempty"`
-	ValRewards      *Rewards       `json:"val_rewards,omitempty"` // of pairs
-	MeasuredSeconds float64        `json:"measured_step_seconds"` // median
+	ValAccuracy     *float64       `json:"val_accuracy,omitempty"` // share of the texts with labels whose label is guessed
+	ValRewards      *Rewards       `json:"val_rewards,omitempty"`  // of pairs
+	MeasuredSeconds float64        `json:"measured_step_seconds"`  // median
 	MeasuredPeaks   search.PerTier `json:"measured_peaks"`
 	MeasuredBytes   search.Traffic `json:"measured_bytes"`          // per step
 	Skipped         int            `json:"skipped_steps,omitempty"` // see guard

@@ -38,6 +38,9 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 	if t.bitsPerByte > 0 {
 		text += fmt.Sprintf(", %.4f bits per byte", t.bitsPerByte)
 	}
+	if t.accuracy != nil {
+		text = fmt.Sprintf("step %d: validation loss %.4f, accuracy %.1f %%", t.Step, loss, 100**t.accuracy)
+	}
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}
@@ -46,7 +49,7 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 		text += ", the best so far"
 	}
 	o.Event(text)
-	return better, t.endures.logged(t, t.log.validated(t.Step, loss, t.bitsPerByte, t.rewards), o)
+	return better, t.endures.logged(t, t.log.validated(t.Step, loss, t.bitsPerByte, t.accuracy, t.rewards), o)
 }
 
 // Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
@@ -58,12 +61,12 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	spec := t.Setup.Spec
-	t.ValLoss, t.bitsPerByte = math.NaN(), 0
+	t.ValLoss, t.bitsPerByte, t.accuracy = math.NaN(), 0, nil
 	held := validation{t}
 	windows := held.windows()
 	var sum float64
 	var rewards Rewards
-	all, bytes := 0, int64(0)
+	all, bytes, correct := 0, int64(0), 0
 	for first := int64(0); first < windows; first += int64(spec.GlobalBatch) {
 		if t.Setup.stopping(ctx) {
 			return 0, errInterrupted
@@ -74,7 +77,15 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		}
 		sum += out.Loss * float64(targets)
 		all += targets
-		bytes += t.Setup.Tokenizer.Bytes(t.batch.Targets)
+		if t.Setup.Spec.Classifies() {
+			n, err := t.correct()
+			if err != nil {
+				return 0, err
+			}
+			correct += n
+		} else {
+			bytes += t.Setup.Tokenizer.Bytes(t.batch.Targets)
+		}
 		if t.Setup.preferring() {
 			rewards.add(&t.pairs, out.Ratios, spec.Preference.Beta)
 		}
@@ -86,11 +97,14 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	if !stat.Finite(loss) {
 		return 0, held.broken(loss)
 	}
-	if t.ValLoss = loss; !t.Setup.preferring() {
-		t.bitsPerByte = stat.BitsPerByte(sum, bytes)
-	}
-	if t.Setup.preferring() {
+	t.ValLoss = loss
+	switch share := float64(correct) / float64(all); {
+	case t.Setup.Spec.Classifies():
+		t.accuracy = &share
+	case t.Setup.preferring():
 		t.rewards = rewards.mean()
+	default:
+		t.bitsPerByte = stat.BitsPerByte(sum, bytes)
 	}
 	return t.ValLoss, nil
 }

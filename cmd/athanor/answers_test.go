@@ -43,7 +43,7 @@ func TestAnswers(t *testing.T) {
 		dir, file := tiny(t, "max_steps: 12", "eval_batches: 100", "validation_fraction: 0.2", "eval_every: 5")
 		args := []string{"train", file, "data=" + answers(t, dir+"/answers.jsonl"), "preference={beta: 0.5, loss: " + loss + "}", "learning_rate=0.01"}
 		var got trained
-		call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "160 answers, each good or bad", "good and", "bad answers to train on", "reference: computing the log-probabilities of").into(t, &got)
+		call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "160 documents with a label", "good and", "bad answers to train on", "reference: computing the log-probabilities of").into(t, &got)
 		list := steps(t, dir+"/a")
 		if first := list[0]; math.Abs(first.Loss-0.5) > 1e-7 || first.Rewards == nil || first.Answers < 4 || first.Margin != 0 || first.KL != 0 || first.Accuracy != 0 {
 			t.Errorf("%s: the first step's loss is %v, rewards %+v", loss, first.Loss, first.Rewards)

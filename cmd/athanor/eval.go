@@ -58,7 +58,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 		return err
 	}
 	ctx := stdctx.Background()
-	f, err := folder.Open(v.Model)
+	f, err := folder.OpenAny(v.Model)
 	if err != nil {
 		return err
 	}
@@ -68,6 +68,9 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	}
 	if f.Device, f.DType = v.deviceAndType(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
 		f.DType = graph.F32
+	}
+	if model.Classifies(f.Model) {
+		return v.guess(ctx, c, f)
 	}
 	if v.Separate {
 		if err := f.SeparateDocuments(); err != nil {
@@ -105,6 +108,33 @@ func (v *evalCmd) Run(c *cli.Context) error {
 		perByte = fmt.Sprintf(", %.4f bits per byte", r.BitsPerByte)
 	}
 	c.Textf("loss %s nats per token, perplexity %s%s, over %d tokens\n", stat.Number(r.Loss, 6), stat.Number(math.Exp(r.Loss), 2), perByte, r.Tokens)
+	return nil
+}
+
+// labelReport is evalReport of a model that chooses among labels.
+type labelReport struct {
+	Loss     float64 `json:"loss"`     // nats per text
+	Accuracy float64 `json:"accuracy"` // share of the texts whose label is guessed
+	Texts    int     `json:"texts"`
+	folder.Footprint
+}
+
+// guess evaluates a model that chooses among labels.
+func (v *evalCmd) guess(ctx stdctx.Context, c *cli.Context, f *folder.Folder) error {
+	if v.Tokens+v.Logits+v.Grads != "" || len(v.Data) == 0 || v.Quantize == config.NF4 {
+		return cli.UsageError("eval of a model with labels needs rows of a text and a label, and has no --tokens, --logits, --grads and --quantize; hint: athanor eval FOLDER 'corpus/*.jsonl'")
+	}
+	show := cli.NewStatus(c.Stderr)
+	g, err := folder.Guess(ctx, f, folder.Texts{Patterns: v.Data, TextField: v.TextField, SkipBad: v.SkipBad, Note: c.Note}, v.Sequence, v.Batches, show.Progress)
+	show.Done()
+	if err != nil {
+		return explained(c, err)
+	}
+	r := labelReport{g.Loss, g.Accuracy, g.Texts, g.Footprint}
+	if c.JSON {
+		return c.Print(r)
+	}
+	c.Textf("loss %s nats per text, accuracy %.1f %%, over %d texts\n", stat.Number(r.Loss, 6), 100*r.Accuracy, r.Texts)
 	return nil
 }
 

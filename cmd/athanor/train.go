@@ -182,6 +182,8 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 			meaning = " (0.6931 is indifference)"
 		}
 		c.Textf("\nvalidation loss %.4f%s, %s, rewards %.4f of %s and %.4f of %s\n", s.ValLoss, meaning, r.Text(), r.Chosen, liked, r.Rejected, disliked)
+	case s.ValAccuracy != nil:
+		c.Textf("\nvalidation loss %.4f nats per text, accuracy %.1f %%\n", s.ValLoss, 100**s.ValAccuracy)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
 		c.Textf("\nvalidation loss %.4f nats per token (perplexity %s, %.4f bits per byte); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), s.BitsPerByte, entropy)

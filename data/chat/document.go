@@ -332,6 +332,23 @@ func (d *draft) finish() (*Document, error) {
 	return doc, nil
 }
 
+// GivenDocument returns the text of a whole conversation, of which nothing is learnt.
+func (t *Template) GivenDocument(c *Conversation) (*Document, error) {
+	if err := cmp.Or(t.usable(), t.reads(c)); err != nil {
+		return nil, err
+	}
+	whole, err := t.render(c, c.Len(), false, day)
+	if err == nil {
+		err = t.said(c, 0, c.Len(), whole)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &Document{}
+	d.Text, d.Control = whole.Split()
+	return d, nil
+}
+
 // Prompt returns the tokens from which a model continues when it is to answer, and the token that ends its
 // answer; ok is false if the template has none.
 func (t *Template) Prompt(c *Conversation, now time.Time) (ids []int32, end int32, ok bool, err error) {

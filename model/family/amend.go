@@ -32,6 +32,16 @@ func Amend(m *model.Model, text []byte) ([]byte, error) {
 				changed = true
 			}
 		}
+		if model.Classifies(m) {
+			writeLabels(m, func(key string, value any) {
+				text, err := json.Marshal(value)
+				if err != nil {
+					panic("family: config.json: " + err.Error()) // names and numbers only
+				}
+				whole[key], changed = text, true
+			})
+			delete(whole, "num_labels") // as many as there are names
+		}
 		if key := find(m.Family.Name).keyOf(m, &m.MaxPositions); m.Rotary() { // with learned positions the table already has that many rows
 			if _, ok := part[key]; !ok {
 				part[key] = nil

@@ -4,8 +4,9 @@ import "github.com/athanor-llm/athanor/model"
 
 // arcee is Arcee's foundation model: Llama without gates, with the square of ReLU.
 var arcee = family{
-	Family: model.Family{Name: "arcee", Ungated: true, Tensors: llamaNames},
-	class:  "ArceeForCausalLM",
+	Family:     model.Family{Name: "arcee", Ungated: true, Tensors: llamaNames},
+	class:      "ArceeForCausalLM",
+	classifier: "ArceeForSequenceClassification",
 	table: changed(llamaTable,
 		row{key: "hidden_size", field: width, def: 2560},
 		row{key: "intermediate_size", field: feedForward, def: 18432},

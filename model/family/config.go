@@ -66,6 +66,9 @@ func Parse(data []byte) (m *model.Model, notes []string, err error) {
 	default:
 		m, notes, err = f.parse(raw)
 	}
+	if err == nil {
+		err = readLabels(c, m)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("config.json: %w", err)
 	}
@@ -212,6 +215,9 @@ func Config(m *model.Model) []byte {
 	maps.Copy(kv, f.constant)
 	for i := range f.table {
 		f.table[i].store(m, kv)
+	}
+	if model.Classifies(m) {
+		writeLabels(m, func(key string, value any) { kv[key] = value })
 	}
 	data, err := json.MarshalIndent(kv, "", "  ")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 var (
 	deepseek2 = family{
 		Family: model.Family{Name: "deepseek_v2", Mixture: true, Tensors: latentNames()},
-		class:  "DeepseekV2ForCausalLM",
+		class:  "DeepseekV2ForCausalLM", classifier: "DeepseekV2ForSequenceClassification",
 		table: changed(latentTable,
 			row{key: "vocab_size", field: vocab, def: 102400},
 			row{key: "intermediate_size", field: denseWidth, def: 11008},
@@ -37,8 +37,8 @@ var (
 	}
 	deepseek3 = family{
 		Family: model.Family{Name: "deepseek_v3", Mixture: true, Ahead: true, Tensors: latentNames()},
-		class:  "DeepseekV3ForCausalLM",
-		fixed:  model.Model{Router: model.Router{Sigmoid: true, Bias: true}},
+		class:  "DeepseekV3ForCausalLM", classifier: "DeepseekV3ForSequenceClassification",
+		fixed: model.Model{Router: model.Router{Sigmoid: true, Bias: true}},
 		table: changed(scoredLatentTable,
 			row{key: "vocab_size", field: vocab, def: 129280},
 			row{key: "num_hidden_layers", field: layers, def: 61},

@@ -9,9 +9,10 @@ import (
 // exaone4 is EXAONE 4 (2507.11407): norms after attention and feed-forward alone, and of each head's queries and keys; in models
 // that have windows, layers without one have no positions.
 var exaone4 = family{
-	Family: model.Family{Name: "exaone4", Tensors: sandwichNames()},
-	class:  "Exaone4ForCausalLM",
-	fixed:  model.Model{QKNorm: model.QKNormHeads, Norms: model.PostNorm},
+	Family:     model.Family{Name: "exaone4", Tensors: sandwichNames()},
+	class:      "Exaone4ForCausalLM",
+	classifier: "Exaone4ForSequenceClassification",
+	fixed:      model.Model{QKNorm: model.QKNormHeads, Norms: model.PostNorm},
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 102400},
 		row{key: "num_key_value_heads", field: kvHeads, def: 32},

@@ -31,9 +31,10 @@ var refused = map[string]string{
 // family is a model family.
 type family struct {
 	model.Family
-	class string      // in transformers
-	fixed model.Model // what all its models have, whatever config.json says
-	table []row       // the keys of config.json, in the order in which they are read
+	class      string      // in transformers
+	classifier string      // its class there whose models choose among labels, see model.Classify; "": there is none
+	fixed      model.Model // what all its models have, whatever config.json says
+	table      []row       // the keys of config.json, in the order in which they are read
 	// ignored are keys that published files have, but which transformers does not read for this family.
 	ignored []string
 	// constant are keys that are written and need not be read: what is computed if transformers reads them.

@@ -5,9 +5,10 @@ import "github.com/athanor-llm/athanor/model"
 // gemma is Gemma (2403.08295): Llama with gains 1 + weight, scaled embeddings and GeGLU. Published files call the tangent's
 // approximation of GELU gelu, as in the first version.
 var gemma = family{
-	Family: model.Family{Name: "gemma", Tensors: llamaNames},
-	class:  "GemmaForCausalLM",
-	fixed:  model.Model{UnitOffset: true, ScaledEmbed: true},
+	Family:     model.Family{Name: "gemma", Tensors: llamaNames},
+	class:      "GemmaForCausalLM",
+	classifier: "GemmaForSequenceClassification",
+	fixed:      model.Model{UnitOffset: true, ScaledEmbed: true},
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 256000},
 		row{key: "num_hidden_layers", field: layers, def: 28},

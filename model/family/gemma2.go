@@ -5,9 +5,10 @@ import "github.com/athanor-llm/athanor/model"
 // gemma2 is Gemma 2 (2408.00118): Gemma with norms before and after attention and feed-forward, windows in every other layer, and
 // soft caps on scores and logits.
 var gemma2 = family{
-	Family: model.Family{Name: "gemma2", Tensors: sandwichNames()},
-	class:  "Gemma2ForCausalLM",
-	fixed:  model.Model{Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true},
+	Family:     model.Family{Name: "gemma2", Tensors: sandwichNames()},
+	class:      "Gemma2ForCausalLM",
+	classifier: "Gemma2ForSequenceClassification",
+	fixed:      model.Model{Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true},
 	table: changed(without(llamaTable, "hidden_act"),
 		row{key: "vocab_size", field: vocab, def: 256000},
 		row{key: "num_hidden_layers", field: layers, def: 26},

@@ -5,9 +5,10 @@ import "github.com/athanor-llm/athanor/model"
 // gemma3 is the text model of Gemma 3 (2503.19786): norms before and after attention and feed-forward, with gains 1 + weight,
 // and of each head's queries and keys; windows in most layers, with a rotary base of their own; GeGLU.
 var gemma3 = family{
-	Family: model.Family{Name: "gemma3_text", Tensors: sandwichNames()},
-	class:  "Gemma3ForCausalLM",
-	fixed:  model.Model{QKNorm: model.QKNormHeads, Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true},
+	Family:     model.Family{Name: "gemma3_text", Tensors: sandwichNames()},
+	class:      "Gemma3ForCausalLM",
+	classifier: "Gemma3TextForSequenceClassification",
+	fixed:      model.Model{QKNorm: model.QKNormHeads, Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true},
 	table: changed(without(llamaTable, "hidden_act"),
 		row{key: "vocab_size", field: vocab, def: 262208},
 		row{key: "num_hidden_layers", field: layers, def: 26},

@@ -6,7 +6,7 @@ import "github.com/athanor-llm/athanor/model"
 // each head, whose columns are in pairs, and one matrix of gates and ups.
 var (
 	glm = family{
-		Family: model.Family{Name: "glm", FusedGate: true, Paired: true, Tensors: glmNames()}, class: "GlmForCausalLM",
+		Family: model.Family{Name: "glm", FusedGate: true, Paired: true, Tensors: glmNames()}, class: "GlmForCausalLM", classifier: "GlmForSequenceClassification",
 		table:    glmTable,
 		constant: map[string]any{"pad_token_id": nil},
 		typical:  "glm-4-9b",
@@ -15,7 +15,7 @@ var (
 		},
 	}
 	glm4 = family{
-		Family: model.Family{Name: "glm4", FusedGate: true, Paired: true, Tensors: glmNames()}, class: "Glm4ForCausalLM",
+		Family: model.Family{Name: "glm4", FusedGate: true, Paired: true, Tensors: glmNames()}, class: "Glm4ForCausalLM", classifier: "Glm4ForSequenceClassification",
 		fixed:    model.Model{Norms: model.SandwichNorm},
 		table:    glmTable,
 		constant: map[string]any{"pad_token_id": nil},

@@ -13,8 +13,9 @@ var gpt2 = family{
 		},
 		Buffers: []string{".attn.bias", ".attn.masked_bias"},
 	},
-	class: "GPT2LMHeadModel",
-	fixed: model.Model{QKVBias: true, OutBias: true, MLPBias: true},
+	class:      "GPT2LMHeadModel",
+	classifier: "GPT2ForSequenceClassification",
+	fixed:      model.Model{QKVBias: true, OutBias: true, MLPBias: true},
 	table: []row{
 		{key: "vocab_size", field: vocab, def: 50257},
 		{key: "n_layer", field: layers, def: 12},

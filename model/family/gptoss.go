@@ -11,9 +11,10 @@ import (
 // gptOSS is gpt-oss (2508.10925): a mixture of experts with biases everywhere, gates and ups that are bounded, windows in every
 // other layer, and attention that may look at nothing. Defaults are those of the 120b model, as in transformers.
 var gptOSS = family{
-	Family: model.Family{Name: "gpt_oss", Mixture: true, FusedMix: true, Tensors: gptOSSNames()},
-	class:  "GptOssForCausalLM",
-	fixed:  model.Model{MLPBias: true, Sinks: true, NormedRoute: true},
+	Family:     model.Family{Name: "gpt_oss", Mixture: true, FusedMix: true, Tensors: gptOSSNames()},
+	class:      "GptOssForCausalLM",
+	classifier: "GptOssForSequenceClassification",
+	fixed:      model.Model{MLPBias: true, Sinks: true, NormedRoute: true},
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 201088},
 		row{key: "num_hidden_layers", field: layers, def: 36},

@@ -4,9 +4,10 @@ import "github.com/athanor-llm/athanor/model"
 
 // hunyuan is Hunyuan without experts: Llama with norms of each head's queries and keys after their rotation.
 var hunyuan = family{
-	Family: model.Family{Name: "hunyuan_v1_dense", Tensors: hunyuanNames()},
-	class:  "HunYuanDenseV1ForCausalLM",
-	fixed:  model.Model{QKNorm: model.QKNormTurned},
+	Family:     model.Family{Name: "hunyuan_v1_dense", Tensors: hunyuanNames()},
+	class:      "HunYuanDenseV1ForCausalLM",
+	classifier: "HunYuanDenseV1ForSequenceClassification",
+	fixed:      model.Model{QKNorm: model.QKNormTurned},
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 290943},
 		row{key: "rms_norm_eps", field: normEps, def: 1e-5},

@@ -5,8 +5,9 @@ import "github.com/athanor-llm/athanor/model"
 // llama is Llama (2302.13971, 2307.09288, 2407.21783): RMSNorm, rotary positions, gated feed-forwards, grouped queries. Most
 // families after it are Llama with some changes.
 var llama = family{
-	Family: model.Family{Name: "llama", Tensors: llamaNames},
-	class:  "LlamaForCausalLM",
+	Family:     model.Family{Name: "llama", Tensors: llamaNames},
+	class:      "LlamaForCausalLM",
+	classifier: "LlamaForSequenceClassification",
 	table: changed(llamaTable,
 		attentionBias,
 		row{key: "mlp_bias", field: mlpBias, def: false},

@@ -5,8 +5,9 @@ import "github.com/athanor-llm/athanor/model"
 // ministral3 is the text model of Ministral 3 (2601.08584): Mistral whose queries grow beyond the context that it was first trained
 // with, which is where its positions are scaled, too.
 var ministral3 = family{
-	Family: model.Family{Name: "ministral3", Tensors: llamaNames},
-	class:  "Ministral3ForCausalLM",
+	Family:     model.Family{Name: "ministral3", Tensors: llamaNames},
+	class:      "Ministral3ForCausalLM",
+	classifier: "Ministral3ForSequenceClassification",
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 131072},
 		row{key: "num_hidden_layers", field: layers, def: 34},

@@ -5,8 +5,9 @@ import "github.com/athanor-llm/athanor/model"
 // mistral is Mistral (2310.06825): Llama, with a window in all layers or none. In config.json, null means no window and as
 // many key heads as query heads; keys left out are those of Mistral 7B.
 var mistral = family{
-	Family: model.Family{Name: "mistral", Tensors: llamaNames},
-	class:  "MistralForCausalLM",
+	Family:     model.Family{Name: "mistral", Tensors: llamaNames},
+	class:      "MistralForCausalLM",
+	classifier: "MistralForSequenceClassification",
 	table: changed(llamaTable,
 		row{key: "num_key_value_heads", field: kvHeads, def: 8, null: asHeads},
 		row{key: "sliding_window", field: window, def: 4096, null: 0},

@@ -4,9 +4,10 @@ import "github.com/athanor-llm/athanor/model"
 
 // mixtral is Mixtral (2401.04088): Mistral with a mixture of experts in each layer.
 var mixtral = family{
-	Family: model.Family{Name: "mixtral", Mixture: true, Tensors: mixtralNames()},
-	class:  "MixtralForCausalLM",
-	fixed:  model.Model{NormedRoute: true},
+	Family:     model.Family{Name: "mixtral", Mixture: true, Tensors: mixtralNames()},
+	class:      "MixtralForCausalLM",
+	classifier: "MixtralForSequenceClassification",
+	fixed:      model.Model{NormedRoute: true},
 	table: changed(llamaTable,
 		row{key: "num_key_value_heads", field: kvHeads, def: 8, null: asHeads},
 		row{key: "intermediate_size", field: feedForward, def: 14336},

@@ -14,8 +14,9 @@ var gptNeoX = family{
 		},
 		Buffers: []string{".attention.bias", ".attention.masked_bias"},
 	},
-	class: "GPTNeoXForCausalLM",
-	fixed: model.Model{MLPBias: true},
+	class:      "GPTNeoXForCausalLM",
+	classifier: "GPTNeoXForSequenceClassification",
+	fixed:      model.Model{MLPBias: true},
 	table: []row{
 		{key: "vocab_size", field: vocab, def: 50432},
 		{key: "num_hidden_layers", field: layers, def: 44},

@@ -8,9 +8,10 @@ import (
 
 // olmo3 is OLMo 3 (2512.13961): OLMo 2 with windows in most layers, whose rotary positions are not scaled.
 var olmo3 = family{
-	Family: model.Family{Name: "olmo3", Tensors: sandwichNames()},
-	class:  "Olmo3ForCausalLM",
-	fixed:  model.Model{QKNorm: model.QKNormWhole, Norms: model.PostNorm},
+	Family:     model.Family{Name: "olmo3", Tensors: sandwichNames()},
+	class:      "Olmo3ForCausalLM",
+	classifier: "Olmo3ForSequenceClassification",
+	fixed:      model.Model{QKNorm: model.QKNormWhole, Norms: model.PostNorm},
 	table: changed(olmoTable,
 		row{key: "rope_theta", field: ropeTheta, def: olmo3Theta},
 		row{key: "layer_types", read: (*config).olmo3Windows, write: writeOlmo3Windows},

@@ -14,8 +14,9 @@ var opt = family{
 		},
 		Buffers: []string{".decoder.version"},
 	},
-	class: "OPTForCausalLM",
-	fixed: model.Model{NormEps: 1e-5},
+	class:      "OPTForCausalLM",
+	classifier: "OPTForSequenceClassification",
+	fixed:      model.Model{NormEps: 1e-5},
 	table: []row{
 		{key: "vocab_size", field: vocab, def: 50272},
 		{key: "num_hidden_layers", field: layers, def: 12},

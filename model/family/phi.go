@@ -5,9 +5,10 @@ import "github.com/athanor-llm/athanor/model"
 // phi is Phi-1.5 (2309.05463) and Phi-2: LayerNorm, biases, rotary positions of a part of each head, attention and feed-forward
 // side by side with one norm for both, no gate.
 var phi = family{
-	Family: model.Family{Name: "phi", LayerNorm: true, Ungated: true, OneNorm: true, HeadBias: true, Tensors: phiNames()},
-	class:  "PhiForCausalLM",
-	fixed:  model.Model{QKVBias: true, OutBias: true, MLPBias: true, Parallel: true},
+	Family:     model.Family{Name: "phi", LayerNorm: true, Ungated: true, OneNorm: true, HeadBias: true, Tensors: phiNames()},
+	class:      "PhiForCausalLM",
+	classifier: "PhiForSequenceClassification",
+	fixed:      model.Model{QKVBias: true, OutBias: true, MLPBias: true, Parallel: true},
 	table: changed(without(llamaTable, "rms_norm_eps"),
 		row{key: "vocab_size", field: vocab, def: 51200},
 		row{key: "num_hidden_layers", field: layers, def: 24},

@@ -4,8 +4,9 @@ import "github.com/athanor-llm/athanor/model"
 
 // phi3 is Phi-3 (2404.14219) and Phi-4: Llama with fused matrices.
 var phi3 = family{
-	Family: model.Family{Name: "phi3", FusedQKV: true, FusedGate: true, Tensors: phi3Names()},
-	class:  "Phi3ForCausalLM",
+	Family:     model.Family{Name: "phi3", FusedQKV: true, FusedGate: true, Tensors: phi3Names()},
+	class:      "Phi3ForCausalLM",
+	classifier: "Phi3ForSequenceClassification",
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 32064},
 		row{key: "hidden_size", field: width, def: 3072},

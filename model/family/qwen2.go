@@ -4,10 +4,11 @@ import "github.com/athanor-llm/athanor/model"
 
 // qwen2 is Qwen2 (2407.10671) and Qwen2.5: Llama with biases of queries, keys and values, and windows in some layers.
 var qwen2 = family{
-	Family: model.Family{Name: "qwen2", Tensors: llamaNames},
-	class:  "Qwen2ForCausalLM",
-	fixed:  model.Model{QKVBias: true},
-	table:  changed(llamaTable, row{key: "use_mrope", only: false}, qwenWindows, rope(rotary{})),
+	Family:     model.Family{Name: "qwen2", Tensors: llamaNames},
+	class:      "Qwen2ForCausalLM",
+	classifier: "Qwen2ForSequenceClassification",
+	fixed:      model.Model{QKVBias: true},
+	table:      changed(llamaTable, row{key: "use_mrope", only: false}, qwenWindows, rope(rotary{})),
 
 	typical: "qwen2-0.5b",
 	published: map[string]string{

@@ -4,9 +4,10 @@ import "github.com/athanor-llm/athanor/model"
 
 // qwen2MoE is Qwen1.5-MoE and Qwen2-MoE: Qwen2 with a mixture of experts in each layer, beside which all tokens go through one more.
 var qwen2MoE = family{
-	Family: model.Family{Name: "qwen2_moe", Mixture: true, Tensors: qwen2MoENames()},
-	class:  "Qwen2MoeForCausalLM",
-	fixed:  model.Model{SharedGate: true},
+	Family:     model.Family{Name: "qwen2_moe", Mixture: true, Tensors: qwen2MoENames()},
+	class:      "Qwen2MoeForCausalLM",
+	classifier: "Qwen2MoeForSequenceClassification",
+	fixed:      model.Model{SharedGate: true},
 	table: changed(without(llamaTable, "intermediate_size", "head_dim"), // the former is of layers without experts
 		row{key: "vocab_size", field: vocab, def: 151936},
 		row{key: "num_hidden_layers", field: layers, def: 24},

@@ -4,9 +4,10 @@ import "github.com/athanor-llm/athanor/model"
 
 // qwen3 is Qwen3 (2505.09388): Qwen2 with norms of each head's queries and keys instead of biases.
 var qwen3 = family{
-	Family: model.Family{Name: "qwen3", Tensors: llamaNames},
-	class:  "Qwen3ForCausalLM",
-	fixed:  model.Model{QKNorm: model.QKNormHeads},
+	Family:     model.Family{Name: "qwen3", Tensors: llamaNames},
+	class:      "Qwen3ForCausalLM",
+	classifier: "Qwen3ForSequenceClassification",
+	fixed:      model.Model{QKNorm: model.QKNormHeads},
 	table: changed(llamaTable,
 		row{key: "head_dim", field: headDim, def: 128},
 		attentionBias,

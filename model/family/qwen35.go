@@ -7,8 +7,8 @@ import "github.com/athanor-llm/athanor/model"
 var (
 	qwen35 = family{
 		Family: model.Family{Name: "qwen3_5_text", Ahead: true, Tensors: splitNames(llamaNames)},
-		class:  "Qwen3_5ForCausalLM",
-		fixed:  deltaFixed,
+		class:  "Qwen3_5ForCausalLM", classifier: "Qwen3_5TextForSequenceClassification",
+		fixed: deltaFixed,
 		table: changed(deltaTable,
 			row{key: "vocab_size", field: vocab, def: 248320},
 			row{key: "num_key_value_heads", field: kvHeads, def: 4},

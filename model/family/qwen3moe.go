@@ -4,9 +4,10 @@ import "github.com/athanor-llm/athanor/model"
 
 // qwen3MoE is Qwen3 with a mixture of experts in each layer.
 var qwen3MoE = family{
-	Family: model.Family{Name: "qwen3_moe", Mixture: true, Tensors: expertNames()},
-	class:  "Qwen3MoeForCausalLM",
-	fixed:  model.Model{QKNorm: model.QKNormHeads},
+	Family:     model.Family{Name: "qwen3_moe", Mixture: true, Tensors: expertNames()},
+	class:      "Qwen3MoeForCausalLM",
+	classifier: "Qwen3MoeForSequenceClassification",
+	fixed:      model.Model{QKNorm: model.QKNormHeads},
 	table: changed(without(llamaTable, "intermediate_size"), // which is of layers without experts
 		row{key: "vocab_size", field: vocab, def: 151936},
 		row{key: "num_hidden_layers", field: layers, def: 24},

@@ -5,9 +5,10 @@ import "github.com/athanor-llm/athanor/model"
 // qwen3Next is Qwen3-Next: gated delta nets in three of four layers, attention whose results are gated in the others, and a mixture of
 // experts in each, beside which all tokens go through one more.
 var qwen3Next = family{
-	Family: model.Family{Name: "qwen3_next", Mixture: true, Ahead: true, Tensors: deltaNames(qwen2MoENames())},
-	class:  "Qwen3NextForCausalLM",
-	fixed:  deltaMixture,
+	Family:     model.Family{Name: "qwen3_next", Mixture: true, Ahead: true, Tensors: deltaNames(qwen2MoENames())},
+	class:      "Qwen3NextForCausalLM",
+	classifier: "Qwen3NextForSequenceClassification",
+	fixed:      deltaMixture,
 	table: changed(without(deltaTable, "intermediate_size"), // which is of layers without experts
 		row{key: "vocab_size", field: vocab, def: 151936},
 		row{key: "num_hidden_layers", field: layers, def: 48},

@@ -4,8 +4,9 @@ import "github.com/athanor-llm/athanor/model"
 
 // seedOSS is Seed-OSS: Llama with biases of queries, keys and values, and of the output of attention if config.json says so.
 var seedOSS = family{
-	Family: model.Family{Name: "seed_oss", Tensors: llamaNames},
-	class:  "SeedOssForCausalLM",
+	Family:     model.Family{Name: "seed_oss", Tensors: llamaNames},
+	class:      "SeedOssForCausalLM",
+	classifier: "SeedOssForSequenceClassification",
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 155136},
 		row{key: "num_hidden_layers", field: layers, def: 64},

@@ -8,8 +8,9 @@ import (
 
 // smolLM3 is SmolLM3: Llama with some layers without positions.
 var smolLM3 = family{
-	Family: model.Family{Name: "smollm3", Tensors: llamaNames},
-	class:  "SmolLM3ForCausalLM",
+	Family:     model.Family{Name: "smollm3", Tensors: llamaNames},
+	class:      "SmolLM3ForCausalLM",
+	classifier: "SmolLM3ForSequenceClassification",
 	table: changed(llamaTable,
 		row{key: "vocab_size", field: vocab, def: 128256},
 		row{key: "num_hidden_layers", field: layers, def: 36},

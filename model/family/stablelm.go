@@ -5,8 +5,9 @@ import "github.com/athanor-llm/athanor/model"
 // stableLM is StableLM 2 (2402.17834): LayerNorm, rotary positions of a part of each head; in some models, attention and
 // feed-forward side by side with one norm for both.
 var stableLM = family{
-	Family: model.Family{Name: "stablelm", LayerNorm: true, OneNorm: true, Tensors: llamaNames},
-	class:  "StableLmForCausalLM",
+	Family:     model.Family{Name: "stablelm", LayerNorm: true, OneNorm: true, Tensors: llamaNames},
+	class:      "StableLmForCausalLM",
+	classifier: "StableLmForSequenceClassification",
 	table: changed(without(llamaTable, "rms_norm_eps"),
 		row{key: "vocab_size", field: vocab, def: 50304},
 		row{key: "hidden_size", field: width, def: 2560},

@@ -4,8 +4,9 @@ import "github.com/athanor-llm/athanor/model"
 
 // starCoder2 is StarCoder2 (2402.19173): Llama with LayerNorm, biases and no gate.
 var starCoder2 = family{
-	Family: model.Family{Name: "starcoder2", LayerNorm: true, Ungated: true, Tensors: starCoder2Names()},
-	class:  "Starcoder2ForCausalLM",
+	Family:     model.Family{Name: "starcoder2", LayerNorm: true, Ungated: true, Tensors: starCoder2Names()},
+	class:      "Starcoder2ForCausalLM",
+	classifier: "Starcoder2ForSequenceClassification",
 	table: changed(without(llamaTable, "rms_norm_eps"),
 		row{key: "vocab_size", field: vocab, def: 49152},
 		row{key: "num_hidden_layers", field: layers, def: 30},

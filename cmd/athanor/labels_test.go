@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/train"
+)
+
+// labelled writes texts about metals, each labelled with its colour.
+func labelled(t *testing.T, path string) string {
+	t.Helper()
+	metals := []string{"gold", "iron", "copper", "silver"}
+	r := rand.New(rand.NewPCG(6, 7))
+	var b strings.Builder
+	for n := range 160 {
+		m := metals[r.IntN(4)]
+		row := map[string]any{"text": strings.Repeat("a piece of ", r.IntN(3)) + m, "label": colours[m]}
+		if n%2 == 1 {
+			row["label"] = map[string]int{"yellow": 0, "grey": 1, "red": 2, "white": 3}[colours[m]]
+		}
+		text, err := json.Marshal(row)
+		check(t, err)
+		b.Write(append(text, '\n'))
+	}
+	check(t, os.WriteFile(path, []byte(b.String()), 0o644))
+	return path
+}
+
+// TestLabels: a run learns to choose among labels, from random weights, from a language model's folder, whose head it replaces, and on from its
+// own; and with adapters. In other memory, stopped and resumed it is the same run; on two ranks, up to the order of sums. What it
+// has written is evaluated as the run has it, and writes no text.
+func TestLabels(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir, file := tiny(t, "max_steps: 12", "eval_batches: 100", "validation_fraction: 0.2", "eval_every: 5")
+	names := fmt.Sprintf("labels=[%s, %s, %s, %s]", colours["gold"], colours["iron"], colours["copper"], colours["silver"])
+	rows := labelled(t, dir+"/rows.jsonl")
+	args := []string{"train", file, "data=" + rows, names, "learning_rate=0.02"}
+	var got trained
+	call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "160 documents with a label", "texts to train on: 128 (", "to validate with: 32 (").into(t, &got)
+	list := steps(t, dir+"/a")
+	if first := list[0].Loss; math.Abs(first-math.Log(4)) > 0.3 || list[4].ValAccuracy == nil || list[3].ValAccuracy != nil {
+		t.Errorf("the first loss is %v, accuracies %v and %v", first, list[3].ValAccuracy, list[4].ValAccuracy)
+	}
+	if got.ValAccuracy == nil || *got.ValAccuracy < 0.9 || got.BitsPerByte != 0 {
+		t.Errorf("after the last step: validation loss %v, accuracy %v", got.ValLoss, got.ValAccuracy)
+	}
+	again := append(args, "out="+dir+"/b", "save_every=4", "keep_checkpoints=9")
+	call(append(again, "limits.device=400KiB", "plan.weights=host", "plan.micro_batch=1", "plan.recompute=full")...).must(t, 0)
+	sameRun(t, dir+"/b", dir+"/a", 12)
+	for _, step := range []int{8, 12} {
+		check(t, os.RemoveAll(fmt.Sprintf("%s/b/checkpoint-%d", dir, step)))
+	}
+	call(again...).must(t, 0, "resuming "+dir+"/b/checkpoint-4")
+	sameRun(t, dir+"/b", dir+"/a", 12)
+	for k, more := range []string{"plan.pipeline=1", "plan={pipeline: 2, schedule: chimera}", "plan.sequence=2", "plan.tensor=2"} {
+		out := fmt.Sprintf("%s/%d", dir, k)
+		var ranks trained
+		call(append(args, "out="+out, "ranks=2", more, "--json")...).must(t, 0).into(t, &ranks)
+		for i, m := range steps(t, out) {
+			if x := list[i]; math.Abs(m.Loss-x.Loss) > 1e-3*max(1, x.Loss) {
+				t.Errorf("%s, step %d: %v, on one rank %v", more, i+1, m.Loss, x.Loss)
+			}
+		}
+		if ranks.ValAccuracy == nil || math.Abs(*ranks.ValAccuracy-*got.ValAccuracy) > 0.04 {
+			t.Errorf("%s: accuracy %v, on one rank %v", more, ranks.ValAccuracy, got.ValAccuracy)
+		}
+	}
+	var guessed struct {
+		Loss, Accuracy float64
+		Texts          int
+	}
+	call("eval", got.Checkpoint, rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &guessed)
+	if guessed.Texts != 160 || guessed.Accuracy < 0.9 || !(guessed.Loss > 0 && guessed.Loss < 0.5) {
+		t.Errorf("evaluated: %+v", guessed)
+	}
+	call("generate", got.Checkpoint, "--prompt", "gold").must(t, 2, "has a head with labels", "hint: athanor eval")
+	call(append(args, "out="+dir+"/c", "model="+got.Checkpoint, "max_steps=1")...).must(t, 0, "starting from the weights in")
+	if first := steps(t, dir+"/c")[0].Loss; first > list[8].Loss {
+		t.Errorf("from its own folder, the first loss is %v", first)
+	}
+	call(append(args, "out="+dir+"/d", "model="+got.Checkpoint, strings.TrimSuffix(names, "]")+", blue]")...).must(t, 2, "the model has 4 labels")
+	plain := []string{"train", file, "out=" + dir + "/words", "max_steps=2"}
+	var words trained
+	call(append(plain, "--json")...).must(t, 0).into(t, &words)
+	call(append(plain, "out="+dir+"/e", "model="+got.Checkpoint)...).must(t, 2, "labels: missing, but the model chooses among", "hint: set labels: [")
+	call(append(args, "out="+dir+"/f", "model="+words.Checkpoint)...).must(t, 0, "the head, score.weight, begins as random numbers")
+	var adapted trained
+	call(append(args, "out="+dir+"/g", "model="+words.Checkpoint, "lora={rank: 2}", "--json")...).must(t, 0, "score.weight").into(t, &adapted)
+	var first, second train.Summary
+	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &first)
+	call(append(args, "out="+dir+"/h", "model="+adapted.Checkpoint, "max_steps=1", "--json")...).must(t, 0, "starting from the adapter").into(t, &second)
+}
+
+// TestLabelsErrors: what cannot be combined with labels is refused, and what to do is said.
+func TestLabelsErrors(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	rows := "data=" + labelled(t, dir+"/rows.jsonl")
+	for _, c := range []struct {
+		args  []string
+		wants []string
+	}{
+		{[]string{rows, "labels=1"}, []string{"labels", "a regression", "hint: "}},
+		{[]string{rows, "labels=[a, a]"}, []string{"labels", "given twice", "hint: "}},
+		{[]string{rows, "labels=[yellow, grey]"}, []string{"data", "hint: "}},
+		{[]string{"labels=2"}, []string{"data", "0 of 1 documents have a label", "hint: "}},
+		{[]string{rows, "labels=4", "preference.beta=0.1"}, []string{"labels", "preference", "hint: "}},
+		{[]string{rows, "labels=4", "documents=whole"}, []string{"documents", "hint: "}},
+		{[]string{rows, "labels=4", "sample={prompt: a, tokens: 3}"}, []string{"sample", "hint: "}},
+		{[]string{rows, "labels=4", "precision=int8"}, []string{"precision", "hint: "}},
+		{[]string{rows, "labels=[yellow, grey, red, white]", "plan.vocabulary_parts=2"}, []string{"vocabulary_parts", "hint: "}},
+	} {
+		call(append([]string{"train", file}, c.args...)...).must(t, 2, c.wants...)
+	}
+}
