@@ -685,18 +685,3 @@ func (v *Counts) UnmarshalYAML(n *yaml.Node) error {
 	}
 	return nil
 }
-
-// Strings is one string or a list of them.
-type Strings []string
-
-// UnmarshalYAML takes a scalar for a list of one.
-func (s *Strings) UnmarshalYAML(n *yaml.Node) error {
-	if n.Kind == yaml.ScalarNode {
-		*s = []string{n.Value}
-		return nil
-	}
-	if err := n.Decode((*[]string)(s)); err != nil {
-		return errors.New("expected a name or a list of names; hint: such as a.txt, or [a.txt, b.txt]")
-	}
-	return nil
-}

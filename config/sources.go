@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -86,4 +87,19 @@ func (s Sources) MarshalYAML() (any, error) {
 		return s[0].Files, nil
 	}
 	return []Source(s), nil
+}
+
+// Strings is one string or a list of them.
+type Strings []string
+
+// UnmarshalYAML takes a scalar for a list of one.
+func (s *Strings) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		*s = []string{n.Value}
+		return nil
+	}
+	if err := n.Decode((*[]string)(s)); err != nil {
+		return errors.New("expected a name or a list of names; hint: such as a.txt, or [a.txt, b.txt]")
+	}
+	return nil
 }
