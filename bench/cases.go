@@ -261,6 +261,8 @@ func (l *cases) ends() {
 	l.add(graph.Preference, "unpaired", graph.Attr{Seq: n, Scale: 0.1, PairLoss: int(graph.KTO)}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids, f32(n, 1))
 	l.add(graph.Add, "", graph.Attr{}, l.of(n, gpt2Wide), l.of(n, gpt2Wide))
 	l.add(graph.Scale, "", graph.Attr{Scale: 2}, l.of(n, gpt2Wide))
+	l.add(graph.Drop, "", graph.Attr{Rate: 0.1, Param: 1}, x, x, ids)
+	l.add(graph.Jitter, "", graph.Attr{Scale: 0.1, Param: 1}, x, ids)
 	l.add(graph.SoftCap, "", graph.Attr{Limit: 30}, l.of(n, gpt2Wide))
 	all, kept, mask := l.of(1, 1<<15), l.of(1, 1<<14), graph.Dim{DType: graph.I32, Rows: 1, Cols: graph.MaskWords(1 << 15)}
 	l.add(graph.Compress, "", graph.Attr{}, kept, all, mask)

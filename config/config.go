@@ -99,6 +99,9 @@ type Config struct {
 	ExpertBalance float64 `yaml:"expert_balance"`
 	// Labels are the names of what a text can be, such as [question, complaint], or their number. Each row has a text and a "label", a name or its number.
 	Labels Strings `yaml:"labels"`
+	// NeftuneAlpha adds evenly distributed noise of up to alpha/sqrt(sequence_length * width) to embeddings, while training (NEFTune,
+	// 2310.05914), usually with 5 to 15; 0: none.
+	NeftuneAlpha float64 `yaml:"neftune_alpha"`
 	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
 	Preference Preference `yaml:"preference"`
 	// TieLayers has each so many consecutive layers share parameters, which the planner counts once, until DelinkAt.
@@ -237,6 +240,7 @@ type LoRA struct {
 	Rank    int     `yaml:"rank"`    // usually 8 to 64
 	Alpha   float64 `yaml:"alpha"`   // the product of an adapter's factors is multiplied by alpha/rank; 0: the rank
 	RSLoRA  bool    `yaml:"rslora"`  // multiply by alpha/sqrt(rank) instead
+	Dropout float64 `yaml:"dropout"` // probability with which an adapter reads 0 instead of an element of its input, while training; usually 0.05 or 0.1
 	DoRA    bool    `yaml:"dora"`    // each output of an adapted weight also has a magnitude, which is trained (2402.09353)
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
 	// Whole are modules that are trained whole beside the adapters, such as [embed_tokens, lm_head], and saved with them.
@@ -354,6 +358,7 @@ func (c Config) MarshalYAML() (any, error) {
 		"beta1":             c.Beta1 == Derived,
 		"beta2":             c.Beta2 == Derived,
 		"epsilon":           c.Epsilon == Derived,
+		"neftune_alpha":     c.NeftuneAlpha == 0,
 		"early_stop":        c.EarlyStop == 0,
 		"muon":              c.Optimizer != optimizer.Muon.String(),
 		"max_tokens":        c.MaxTokens == 0,

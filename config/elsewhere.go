@@ -25,7 +25,7 @@ var elsewhere = []struct{ theirs, ours string }{
 	{"interleave_probs", "data, where {files: ..., times: 2} is read twice as often"}, {"data_weights", "data, where {files: ..., times: 2} is read twice as often"},
 	{"gpu", "hardware.name, for a card that is not here"}, {"gpus", "ranks"}, {"num_gpus", "ranks"}, {"nproc_per_node", "ranks"},
 	{"model_name_or_path", "model"}, {"base_model", "model"},
-	{"load_in_4bit", "quantize: nf4"}, {"lora_rank", "lora.rank"}, {"lora_r", "lora.rank"}, {"lora_alpha", "lora.alpha"}, {"packing", "documents: whole"},
+	{"load_in_4bit", "quantize: nf4"}, {"lora_rank", "lora.rank"}, {"lora_r", "lora.rank"}, {"lora_alpha", "lora.alpha"}, {"lora_dropout", "lora.dropout"}, {"neftune_noise_alpha", "neftune_alpha"}, {"packing", "documents: whole"},
 	{"gradient_checkpointing", "plan.recompute, or leave it to the planner what is recomputed"}, {"cpu_offload", "limits.device, which determines what the planner offloads"},
 }
 

@@ -210,7 +210,9 @@ func (c *Config) checkRanges(d *decoder) {
 	notOff("lora", "rank", float64(c.LoRA.Rank))
 	in("lora.rank", float64(c.LoRA.Rank), 0, 1<<16)
 	in("lora.alpha", c.LoRA.Alpha, 0, 1e6)
-	if l := c.LoRA; !d.given("lora.rank") && (len(l.Targets)+len(l.Whole) > 0 || l.Alpha != 0 || l.RSLoRA || l.DoRA) && l.Rank == 0 {
+	in("lora.dropout", c.LoRA.Dropout, 0, 0.99)
+	in("neftune_alpha", c.NeftuneAlpha, 0, 1e6)
+	if l := c.LoRA; !d.given("lora.rank") && (len(l.Targets)+len(l.Whole) > 0 || l.Alpha != 0 || l.Dropout != 0 || l.RSLoRA || l.DoRA) && l.Rank == 0 {
 		d.fail("lora.rank", "missing; hint: usually 8 to 64")
 	}
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {

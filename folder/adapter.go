@@ -79,7 +79,7 @@ func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
 	ranks, alphas := ownPatterns(m)
 	text, err := json.MarshalIndent(adapterConfig{
 		Ranks: ranks, Alphas: alphas,
-		Type: "LORA", Task: taskOf(m), Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, DoRA: m.LoRA.DoRA, Bias: "none",
+		Type: "LORA", Task: taskOf(m), Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, DoRA: m.LoRA.DoRA, Dropout: m.LoRA.Dropout, Bias: "none",
 		Modules: targets, Parameters: parameters, Transposed: m.InOut(), Inference: true,
 		Whole: whole, Tying: m.Tied && len(whole) > 0,
 	}, "", "  ")
@@ -185,6 +185,9 @@ func AdaptedModel(dir string) (m *model.Model, base string, notes []string, err 
 	}
 	if err != nil {
 		return nil, "", nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if c.Dropout > 0 {
+		notes = append(notes, fmt.Sprintf("lora_dropout %v of the adapter's folder is a setting of the run that made it; this run's is lora.dropout", c.Dropout))
 	}
 	return m, c.Base, notes, nil
 }

@@ -29,7 +29,7 @@ type Attr struct {
 	Among     int // ranks that share each sequence, see BuildPart, before the lowering has divided attention into slices; 0: not shared
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
-	Param     int // index of the updated parameter
+	Param     int // index of the updated parameter; Drop, Jitter: number of the mask
 	Vocab     int // Embed, EmbedBwd: tokens of the vocabulary, of which the table has some; 0: it has all
 	First     int // index in that parameter of the operands' first element; LossPart, CrossEntropy, Embed, EmbedBwd: in the vocabulary, of the first logit or row
 	CacheBits int // AttentionAt: of a number in the cache, 4 or 8, see CacheGroup; 0: they are of the cache's type
@@ -41,6 +41,7 @@ type Attr struct {
 	PairLoss  int     // Preference: a PairLoss
 	Margin    float64 // Preference: of SimPO
 	Eps       float64
+	Rate      float64 // Drop: probability of 0
 	Clip      float64
 	Beta1     float64
 	Beta2     float64
@@ -93,6 +94,7 @@ var AttrFields = []AttrField{
 	{"pair_loss", func(a *Attr) any { return &a.PairLoss }},
 	{"margin", func(a *Attr) any { return &a.Margin }},
 	{"eps", func(a *Attr) any { return &a.Eps }},
+	{"rate", func(a *Attr) any { return &a.Rate }},
 	{"clip", func(a *Attr) any { return &a.Clip }},
 	{"beta1", func(a *Attr) any { return &a.Beta1 }},
 	{"beta2", func(a *Attr) any { return &a.Beta2 }},

@@ -59,6 +59,8 @@ var rules = map[Op]rule{
 	Scale: func(b *differentiator, n *Node) {
 		b.node(Scale, n.Attr, append([]Use{b.of(n.Args[ScaleY])}, n.Args[1:]...)...)
 	},
+	Drop:         diffDrop,
+	Jitter:       func(*differentiator, *Node) {},
 	SoftCap:      func(*differentiator, *Node) {}, // cross-entropy's gradient is of what was capped
 	Embed:        diffEmbed,
 	LossPart:     diffLossPart,
@@ -215,12 +217,16 @@ func diffLinear(b *differentiator, n *Node) {
 	y, x, w, bias := n.Args[LinearY], n.Args[LinearX], n.Args[LinearW], n.Args[LinearBias]
 	res := n.Args[LinearRes]
 	dy := b.of(y)
+	dropped := b.droppedBy(x)
+	if b.trained(w) && dropped != nil { // x is drawn again, and forgotten before there is a gradient of its size
+		b.productGrad(n, b.redraw(dropped), dy)
+	}
 	if b.trained(x) {
 		dx, acc := b.into(x)
 		b.node(LinearDX, Attr{WT: n.Attr.WT, NF4: n.Attr.NF4, FP8: n.Attr.FP8, Acc: acc}, dx, dy, w)
 	}
-	if b.trained(w) {
-		b.weightGrad(Node{Op: LinearDW, Attr: Attr{WT: n.Attr.WT, Cut: Cut(b.g.Sequence(), b.g.DType)}, Args: []Use{b.paramGrad(w), x, dy}, Chunked: b.chunk})
+	if b.trained(w) && dropped == nil {
+		b.productGrad(n, x, dy)
 	}
 	if b.trained(bias) {
 		b.node(BiasGrad, Attr{}, b.paramGrad(bias), dy)
@@ -228,6 +234,12 @@ func diffLinear(b *differentiator, n *Node) {
 	if b.trained(res) {
 		b.pass(res, dy)
 	}
+}
+
+// productGrad appends the gradient of the weight of a product of x.
+func (b *differentiator) productGrad(n *Node, x, dy Use) {
+	attr := Attr{WT: n.Attr.WT, Cut: Cut(b.g.Sequence(), b.g.DType)}
+	b.weightGrad(Node{Op: LinearDW, Attr: attr, Args: []Use{b.paramGrad(n.Args[LinearW]), x, dy}, Chunked: b.chunk})
 }
 
 // weightGrad appends the gradient of a weight. The gradient of a product into the residual stream waits for

@@ -141,7 +141,7 @@ func checkPairs(m *model.Model, seq int) error {
 func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
 	g.Model, g.Params, g.held = m, stored(list), stored(list)
-	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
+	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope, g.Noise = -1, -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Labels, g.Ratios, g.Logits = -1, -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
 	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, wide: map[int]bool{}, below: below{lent: map[int]Use{}}}
@@ -203,6 +203,9 @@ func (b *builder) inputs() {
 		if g.Documents.Pairs.Rule().Unpaired {
 			g.Labels = b.value(Value{Name: "labels", Kind: Input, DType: F32, PerToken: true, Cols: 1})
 		}
+	}
+	if g.Context == 0 && model.Noisy(b.m) {
+		g.Noise = b.value(Value{Name: "noise", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	}
 	if g.Documents != nil {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
@@ -297,6 +300,7 @@ func (b *builder) embed() int {
 		}
 		b.add(b.all(x), low, up, m.LoRA.Scale(b.list[0].Name))
 	}
+	b.jitter(x, attr.Scale)
 	if m.PerLayer > 0 {
 		perLayer(b, x, 1)
 	}
@@ -521,6 +525,7 @@ func (b *builder) adapter(weight string, y, x Use) {
 	if down, up, ok := b.m.Factors(weight); ok {
 		v := &b.g.Values[y.Value]
 		low := b.tokens(v.Name+".low"+part(v, y), b.m.LoRA.Of(weight).Rank, b.g.DType)
+		x = b.dropped(v.Name+".kept"+part(v, y), x, down)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.add(y, low, up, b.m.LoRA.Scale(weight))
 	}

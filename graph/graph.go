@@ -131,6 +131,7 @@ type Graph struct {
 	Reference int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
 	Labels    int        // likewise, if their loss is Unpaired
 	Ratios    int        // [N,1] f32, likewise
+	Noise     int        // Input [N,1]: each token's key, see NoiseKey, or 0 where nothing is trained; -1 without noise
 	Logits    int        // [N,V], chunked; its rows may be longer than V
 	Last      bool       // in generation: of a step's tokens the last alone has logits
 	Losses    int        // [N,1] f32, chunked except with pairs

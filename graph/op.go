@@ -74,6 +74,8 @@ const (
 	Add
 	Scale
 	SoftCap
+	Drop
+	Jitter
 	LatentKV
 	LatentKVBwd
 	HeadCols
@@ -399,6 +401,11 @@ var table = [NumOps]Info{
 	Scale: {Name: "scale", Args: args("y:f[N,D]:ut by:f[B,1]:r?"), Kind: RowWise, Rule: scaledOnce},
 	// y = Limit*tanh(y/Limit).
 	SoftCap: {Name: "soft_cap", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasLimit},
+	// y (+)= x/(1-Rate) or, with the probability Rate, 0. A token's key and Attr.Param, the number of the mask, decide which elements
+	// are 0, see Masks. Of a token whose key is 0 all are kept as they are.
+	Drop: {Name: "drop", Args: args("y:f[N,D]:st x:f[N,D]:rt keys:i[N,1]:rt"), Kind: RowWise, Rule: dropsSome},
+	// y += Scale * numbers between -1 and 1, evenly distributed, which are drawn as Drop's are. A token whose key is 0 gets none.
+	Jitter: {Name: "jitter", Args: args("y:f[N,D]:ut keys:i[N,1]:rt"), Kind: RowWise},
 	// Key heads turned | plain and value heads value | zeros of up, which has plain | value for each of the KVHeads, and of the columns
 	// that keys of all heads have in common. See model.Latent.
 	LatentKV: {Name: "latent_kv", Args: args("kv:f[N,G]:wt up:f[N,W]:rt turned:f[N,R]:rt"), Kind: RowWise, Rule: latentHeads(LatentKVUp, LatentKVTurned)},

@@ -460,6 +460,17 @@ const (
 )
 
 const (
+	DropY    = 0
+	DropX    = 1
+	DropKeys = 2
+)
+
+const (
+	JitterY    = 0
+	JitterKeys = 1
+)
+
+const (
 	LatentKVKV     = 0
 	LatentKVUp     = 1
 	LatentKVTurned = 2

@@ -404,3 +404,11 @@ func crossing(_ *Attr, d []Dim) string {
 	}
 	return fmt.Sprintf("%d x %d elements cannot become %d x %d, in equal parts of two runs of rows", from.Rows, from.Cols, to.Rows, to.Cols)
 }
+
+// dropsSome: there is a probability with which Drop keeps elements.
+func dropsSome(a *Attr, _ []Dim) string {
+	if !(a.Rate >= 0 && a.Rate < 1) {
+		return fmt.Sprintf("the rate is %v, want less than 1", a.Rate)
+	}
+	return ""
+}

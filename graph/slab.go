@@ -200,6 +200,8 @@ func CheckSlabs(m *model.Model, n int) error {
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since all columns of a feed-forward contribute to the parameters of its activation"+hint, m.Family)
 	case m.LoRA != nil && m.LoRA.DoRA:
 		return errors.New("matrices whose adapters have magnitudes (dora) cannot be shared by ranks, since lengths are of whole rows" + hint)
+	case m.LoRA != nil && m.LoRA.Dropout > 0:
+		return errors.New("matrices with adapters that have dropout cannot be shared by ranks" + hint + ", or lora.dropout")
 	case m.Indivisible:
 		return errors.New("matrices that are updated as a whole cannot be shared by ranks" + hint + ", or use another optimizer")
 	case m.Shares > 0:

@@ -354,6 +354,15 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		}
 		return s
 	},
+	graph.Drop: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		attr := graph.Attr{Rate: float64(m.IntN(3)) / 4, Param: int(m.Uint32()), Acc: m.IntN(2) == 0}
+		return sample{attr: attr, t: []Tensor{m.any(n, c), m.any(n, c), m.ints(n, 0, 5)}, token: []bool{true, true, true}}
+	},
+	graph.Jitter: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Scale: 0.5, Param: int(m.Uint32())}, t: []Tensor{m.any(n, c), m.ints(n, 0, 5)}, token: []bool{true, true}}
+	},
 	graph.Compress: compressSample,
 	graph.Expand:   expandSample,
 	graph.SoftCap: func(m *maker) sample {
@@ -397,7 +406,7 @@ func withUpdateCases(cases map[graph.Op]func(m *maker) sample) map[graph.Op]func
 
 func updateCase(m *maker, rule *optimizer.Rule) sample {
 	n, c := m.n(), m.n()
-	s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)}, t: []Tensor{m.any(n, c)}}
+	s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: int(m.Uint32()), First: m.IntN(1 << 33)}, t: []Tensor{m.any(n, c)}}
 	if !rule.Elementwise {
 		s.attr.Scale = 0.3
 	}

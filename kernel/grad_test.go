@@ -103,6 +103,13 @@ func TestGradients(t *testing.T) {
 			}
 		}
 	})
+	t.Run("drop", func(t *testing.T) {
+		a := &graph.Attr{Rate: 0.4, Param: 5}
+		x, y, dy, dx, keys := f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9), NewTensor(graph.I32, 4, 1)
+		copy(keys.I32, []int32{7, 0, 8, 9})
+		run(graph.Drop, a, dx, dy, keys) // with the mask of the forward pass
+		difference(t, "dx", x, dx, y, dy, func() { run(graph.Drop, a, y, x, keys) })
+	})
 	t.Run("layernorm", func(t *testing.T) {
 		a := &graph.Attr{Eps: 1e-3}
 		x, g, b, y, s, dy := f64(r, 3, 7), f64(r, 1, 7), f64(r, 1, 7), f64(r, 3, 7), f64(r, 3, 2), f64(r, 3, 7)

@@ -70,6 +70,8 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.SwiGLU:       {swigluRef, swiglu},
 	graph.SwiGLUBwd:    {swigluBwdRef, swigluBwd},
 	graph.Gate:         {gateRef, gate},
+	graph.Drop:         {dropRef, drop},
+	graph.Jitter:       {jitterRef, jitter},
 	graph.LatentKV:     {latentKVRef, latentKV},
 	graph.LatentKVBwd:  {latentKVBwdRef, latentKVBwd},
 	graph.HeadCols:     {headColsRef, headCols},

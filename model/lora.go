@@ -54,6 +54,7 @@ type LoRA struct {
 	Rank    int
 	Alpha   float64              // 0: Rank
 	DoRA    bool                 // adapted weights have magnitudes of their own, see Magnitude
+	Dropout float64              // while training: the probability with which an adapter reads 0 instead of an element of its input
 	RSLoRA  bool                 // divide Alpha by the square root of Rank
 	Own     map[string]RankAlpha // of weights of layers whose rank or alpha is another
 	Weights []string             // names of the adapted weights, in the order of Params
@@ -68,6 +69,9 @@ type RankAlpha struct {
 	Rank  int
 	Alpha float64
 }
+
+// Noisy reports whether training draws random numbers for tokens.
+func Noisy(m *Model) bool { return m.Neftune > 0 || m.LoRA != nil && m.LoRA.Dropout > 0 }
 
 // Of returns those of a weight's adapter.
 func (l *LoRA) Of(weight string) RankAlpha {
@@ -91,6 +95,9 @@ func (l *LoRA) String() string {
 	kind := ""
 	if l.DoRA {
 		kind = ", with magnitudes"
+	}
+	if l.Dropout > 0 {
+		kind += fmt.Sprintf(", dropout %v", l.Dropout)
 	}
 	if len(l.Own) > 0 {
 		kind += fmt.Sprintf(" (others on %d)", len(l.Own))
@@ -119,6 +126,9 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 		return err
 	}
 	l.Weights, l.Whole, l.Kept, l.Rows = nil, nil, nil, nil
+	if !(l.Dropout >= 0 && l.Dropout < 1) {
+		return fmt.Errorf("dropout is %v; hint: use 0 for none, or a probability below 1, usually 0.05 or 0.1", l.Dropout)
+	}
 	for _, p := range chosen {
 		rank := l.Of(p.Name).Rank
 		if least := min(p.Rows/max(p.Experts, 1), p.Cols); rank < 1 || rank > least {
@@ -129,6 +139,9 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 		}
 		if _, own := l.Own[p.Name]; own && (p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
 			return fmt.Errorf("a rank or alpha of its own is not built for %s: experts, embedding and head have that of all; hint: leave it out of rank_pattern and alpha_pattern", p.Name)
+		}
+		if l.Dropout > 0 && (p.Experts > 0 || l.DoRA) {
+			return fmt.Errorf("dropout is not built for the adapters of experts, such as %s, nor with dora; hint: leave dropout out", p.Name)
 		}
 		if l.DoRA && (m.InOut() || p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
 			return fmt.Errorf("dora is not built for %s: experts, embedding and head, and weights that are stored [in, out]; hint: leave it out, or choose other targets", p.Name)

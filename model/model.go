@@ -80,6 +80,7 @@ type Model struct {
 	// share of the slots times their mean probability. It equals Balance if all are used alike. The whole term
 	// is divided by the share of tokens that are learnt, since the loss is a mean over these.
 	Balance      float64
+	Neftune      float64 // while training, alpha of NEFTune's noise on embeddings (2310.05914); 0: none
 	GateLimit    float64 // bounds experts' gates and ups, see graph.SwiGLU; 0: no bound
 	GateAlpha    float64 // with GateLimit, what gates are multiplied by in the sigmoid
 	Vocab        int
@@ -457,6 +458,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("the multipliers %+v are out of range; hint: use positive numbers below 1e6", m.Multipliers)
 	case m.Sinks && m.Family.Tensors.Sinks == "":
 		return fmt.Errorf("attention sinks are not supported for %s; hint: use a family derived from Llama", m.Family)
+	case !(m.Neftune >= 0 && m.Neftune < 1e6):
+		return fmt.Errorf("neftune_alpha is %v; hint: use a positive number, usually 5 to 15, or 0 for no noise", m.Neftune)
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}

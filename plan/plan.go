@@ -293,6 +293,9 @@ func Fingerprint(g *graph.Graph) string {
 		if l.DoRA {
 			scale += " dora"
 		}
+		if l.Dropout > 0 {
+			scale += fmt.Sprintf(" dropout%v", l.Dropout)
+		}
 		if len(l.Own) > 0 { // printed in the order of names
 			own := sha256.Sum256(fmt.Append(nil, l.Own))
 			scale += fmt.Sprintf(" own %d/%x", len(l.Own), own[:4])
@@ -320,6 +323,9 @@ func Fingerprint(g *graph.Graph) string {
 	if len(m.Largest) > 0 { // from which units follow; printed in the order of names
 		units := sha256.Sum256(fmt.Append(nil, m.Largest))
 		frozen += fmt.Sprintf(" units %x", units[:4])
+	}
+	if m.Neftune > 0 {
+		frozen += fmt.Sprintf(" neftune%v", m.Neftune)
 	}
 	if m.CacheBits > 0 {
 		frozen += fmt.Sprintf(" caches in %d bits", m.CacheBits)

@@ -30,6 +30,7 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 			return nil, spec.Fault("lora", err.Error())
 		}
 	}
+	part.Neftune = spec.NeftuneAlpha
 	if spec.Quantize == config.NF4 {
 		if err := part.Quantize(); err != nil {
 			return nil, spec.Fault("quantize", err.Error())
@@ -110,7 +111,7 @@ func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
 // adapt gives a model the configured adapters. If it already has some, they must be the same; what the
 // configuration leaves open is taken from them.
 func adapt(m *model.Model, spec *job.Spec) error {
-	has, lora, targets := m.LoRA, model.LoRA{Rank: spec.LoRA.Rank, Alpha: spec.LoRA.Alpha, RSLoRA: spec.LoRA.RSLoRA, DoRA: spec.LoRA.DoRA}, spec.LoRA.Targets
+	has, lora, targets := m.LoRA, model.LoRA{Rank: spec.LoRA.Rank, Alpha: spec.LoRA.Alpha, RSLoRA: spec.LoRA.RSLoRA, DoRA: spec.LoRA.DoRA, Dropout: spec.LoRA.Dropout}, spec.LoRA.Targets
 	if has != nil && lora.Alpha == 0 && !lora.RSLoRA {
 		lora.Alpha, lora.RSLoRA = has.Alpha, has.RSLoRA
 	}
@@ -136,7 +137,9 @@ func adapt(m *model.Model, spec *job.Spec) error {
 	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale("") != has.Scale("") || asked.DoRA != has.DoRA || !slices.Equal(asked.Weights, has.Weights) || !slices.Equal(asked.Whole, has.Whole) {
 		return fmt.Errorf("%v, but the model is an adapter that has %v; hint: leave lora out to keep those of the adapter, or merge it into a model first: `athanor merge %s FOLDER`", asked, has, spec.Model.Name)
 	}
-	m.LoRA = has
+	noisy := *has
+	noisy.Dropout = spec.LoRA.Dropout
+	m.LoRA = &noisy
 	return nil
 }
 

@@ -63,6 +63,7 @@ type Session struct {
 	latest  []float32     // scalars of the latest step 0
 	fed     []float32     // the scalars written last
 	pending bool          // the latest step 0 has left deferred updates
+	noise   []int32       // keys of the tokens of that batch, see graph.NoiseKey
 	pairs   pairs         // in that batch
 }
 
@@ -326,13 +327,14 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	if sc.Bound > 0 {
 		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
 	}
+	s.drawNoise(i, len(b.Tokens), sc)
 	for r := range s.ranks {
 		if k := &s.ranks[r]; k.progs[i].Defers() {
 			if err := k.engines[i].WriteFloats(program.PendingScalars, s.latest); err != nil {
 				return s.lost(r, err)
 			}
 		}
-		if err := s.ranks[r].feed(i, b, values[:]); err != nil {
+		if err := s.ranks[r].feed(i, b, s.noise, values[:]); err != nil {
 			return s.lost(r, err)
 		}
 	}
@@ -344,6 +346,21 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 		return clearLogits(s, i)
 	}
 	return nil
+}
+
+// drawNoise draws the keys of a batch's tokens, if the graph has noise. In steps other than the first program's nothing is trained, and
+// there is none.
+func (s *Session) drawNoise(i, tokens int, sc Scalars) {
+	if s.Graph.Noise < 0 {
+		return
+	}
+	s.noise = slices.Grow(s.noise[:0], tokens)[:tokens]
+	clear(s.noise)
+	for t := range s.noise {
+		if i == 0 {
+			s.noise[t] = graph.NoiseKey(sc.Seed, sc.Step, t)
+		}
+	}
 }
 
 // SetClock turns the timing of calls on or off on devices where it costs time, and reports whether there are such devices.
@@ -363,12 +380,12 @@ func (s *Session) SetClock(on bool) (costs bool) {
 func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }
 
 // feed writes a rank's inputs: its rows of the batch, and the scalars.
-func (k *rank) feed(i int, b Batch, scalars []float32) error {
+func (k *rank) feed(i int, b Batch, noise []int32, scalars []float32) error {
 	e, p := k.engines[i], k.progs[i]
 	for _, in := range []struct {
 		name string
 		all  []int32
-	}{{"batch.tokens", b.Tokens}, {"batch.targets", b.Targets}, {"batch.starts", b.Starts}} {
+	}{{"batch.tokens", b.Tokens}, {"batch.targets", b.Targets}, {"batch.starts", b.Starts}, {"batch.noise", noise}} {
 		n := e.BufferLen(in.name)
 		if n == 0 {
 			continue

@@ -92,6 +92,9 @@ func sharedCases(t *testing.T, r *rand.Rand, name string, ranks int) *fixture {
 	if strings.Contains(how, "lora") {
 		f.adaptSome(t, r)
 	}
+	if strings.Contains(how, "noise") {
+		f.addNoise(t)
+	}
 	if strings.Contains(how, "documents") {
 		f.separate(t, r)
 	}
@@ -99,7 +102,7 @@ func sharedCases(t *testing.T, r *rand.Rand, name string, ranks int) *fixture {
 }
 
 var sharedNames = []string{"gpt2-tiny", "llama-tiny", "qwen3-tiny", "gemma3-tiny bf16", "mistral-tiny", "gpt2-tiny bf16", "llama-tiny bf16", "olmo2-tiny", "neox-tiny", "phi3-longrope", "opt-tiny",
-	"granite-tiny", "stablelm-tiny", "mistral-tiny sinks documents", "llama-tiny documents bf16", "qwen2-tiny", "starcoder2-tiny", "smollm3-tiny", "olmo3-tiny", "gemma2-tiny", "gemma2-tiny bf16", "gemma4-tiny", "gemma4-tiny documents bf16", "deepseek2-tiny", "deepseek3-tiny bf16", "mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "olmoe-tiny bf16", "ernie-moe-tiny", "gemma4-moe-tiny"}
+	"llama-tiny noise", "gpt2-tiny noise bf16", "granite-tiny", "stablelm-tiny", "mistral-tiny sinks documents", "llama-tiny documents bf16", "qwen2-tiny", "starcoder2-tiny", "smollm3-tiny", "olmo3-tiny", "gemma2-tiny", "gemma2-tiny bf16", "gemma4-tiny", "gemma4-tiny documents bf16", "deepseek2-tiny", "deepseek3-tiny bf16", "mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "olmoe-tiny bf16", "ernie-moe-tiny", "gemma4-moe-tiny"}
 
 // rowsOf reads a result that has a row per token, in the order of the batch, from whichever ranks have its rows.
 func rowsOf(t *testing.T, s *Session, name string) map[int][]float64 {

@@ -220,6 +220,12 @@ func TestKillCompact(t *testing.T) {
 	killed(t, testkit.Count(2, 4, 20), " keep_mask=true model="+from, "")
 }
 
+// TestKillNoise: so does a run with noise on embeddings, which is drawn by step and token.
+func TestKillNoise(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	killed(t, testkit.Count(1, 2, 4), " neftune_alpha=5", "")
+}
+
 // TestKillPacked: so does a run whose moments are in 8 bits.
 func TestKillPacked(t *testing.T) {
 	testkit.Needs(t, testkit.All)

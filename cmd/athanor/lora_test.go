@@ -260,6 +260,42 @@ func TestAdapterAsModel(t *testing.T) {
 	}
 }
 
+// TestNoiseResumed: a run with dropout and noise on embeddings that goes on under another budget has the losses, and writes the bytes,
+// of one that was not interrupted. The folder names the dropout as PEFT does, and a run that begins with it says that it has its own.
+func TestNoiseResumed(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	base, file := modelFolder(t, "model: {type: llama, layers: 2, width: 32, heads: 4}")
+	dir := t.TempDir()
+	train := func(out string, more ...string) result {
+		return call(append([]string{"train", file, "out=" + dir + "/" + out, "model=" + base, "tokenizer=" + base, "learning_rate=0.02", "max_steps=4", "save_every=2", "warmup_steps=0"}, more...)...)
+	}
+	noise := []string{"lora={rank: 4, dropout: 0.25}", "neftune_alpha=5"}
+	train("whole", noise...).must(t, 0)
+	train("parts", noise...).must(t, 0)
+	check(t, os.RemoveAll(dir+"/parts/checkpoint-4")) // as if it had been stopped
+	train("parts", append(noise, "plan.recompute=full", "limits.device=400KiB")...).must(t, 0, "resuming "+dir+"/parts/checkpoint-2")
+	if a, b := losses(t, dir+"/parts"), losses(t, dir+"/whole"); !slices.Equal(a, b) {
+		t.Errorf("losses %v, uninterrupted %v", a, b)
+	}
+	train("plain", noise[0][:len(noise[0])-len(", dropout: 0.25}")]+"}").must(t, 0)
+	if a, b := losses(t, dir+"/plain"), losses(t, dir+"/whole"); slices.Equal(a, b) {
+		t.Errorf("losses %v with noise and without", a)
+	}
+	read := func(name string) []byte {
+		t.Helper()
+		text, err := os.ReadFile(dir + "/" + name)
+		check(t, err)
+		return text
+	}
+	if !bytes.Equal(read("parts/checkpoint-4/adapter_model.safetensors"), read("whole/checkpoint-4/adapter_model.safetensors")) {
+		t.Error("other factors than those of the run that was not interrupted")
+	}
+	if text := read("whole/checkpoint-4/adapter_config.json"); !bytes.Contains(text, []byte(`"lora_dropout": 0.25`)) {
+		t.Errorf("adapter_config.json: %s", text)
+	}
+	train("on", "model="+dir+"/whole/checkpoint-4", "max_steps=1").must(t, 0, "lora_dropout 0.25 of the adapter's folder is a setting of the run that made it")
+}
+
 // TestLoRAErrors: what is impossible is named, with its key and a hint, at no cost.
 func TestLoRAErrors(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
@@ -292,6 +328,12 @@ func TestLoRAErrors(t *testing.T) {
 		{with("lora={rank: 2, targets: ['[']}"), 2, "hint"},
 		{with("lora={rank: 2, alpha: -1}"), 2, "lora.alpha"},
 		{with("lora={rank: 2, alpha: 1.0e-6}"), 2, "alpha 1e-06 with rank 2"},
+		{with("lora.dropout=0.1"), 2, "lora.rank"},
+		{with("lora={rank: 2, dropout: 1}"), 2, "lora.dropout: 1 is out of range"},
+		{with("lora={rank: 2, dropout: 0.1, dora: true}"), 2, "dropout is not built for the adapters of experts, such as"},
+		{with("neftune_alpha=-1"), 2, "neftune_alpha"},
+		{append([]string{"train", file, "lora={rank: 2, dropout: 0.1}"}, on...), 2, "belongs to another run"},
+		{append([]string{"train", file, "lora.rank=2", "neftune_alpha=5"}, on...), 2, "belongs to another run"},
 		{with("lora.alpha=4"), 2, "lora.rank"},
 		{with("lora.rslora=true"), 2, "lora.rank"},
 		{with("lora.rank=2", "freeze=[transformer.wte.weight]"), 2, "freeze"},

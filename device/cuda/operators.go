@@ -109,6 +109,8 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.Add:         func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
 	graph.Compress:    func(b *builder) error { return masked(b, "compress", graph.CompressY, graph.CompressX) },
 	graph.Expand:      func(b *builder) error { return masked(b, "expand", graph.ExpandX, graph.ExpandY) },
+	graph.Drop:        drop,
+	graph.Jitter:      jitter,
 	graph.SoftCap: func(b *builder) error {
 		return b.elements(kernels.Unit{File: "soft_cap", Defines: "CAP=1 "}, func(a *args) { a.setScale(&graph.Attr{Scale: 1, Limit: b.call.Attr.Limit}) }, b.ops()...)
 	},

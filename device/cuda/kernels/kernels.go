@@ -46,14 +46,14 @@ var parts = map[string][]string{
 	"soft_cap": {"cap.cuh"}, "product": {"chains.cuh"}, "cross_entropy": {"copies.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
 	"expert_linear_mma": {"copies.cuh", "mma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_mma": {"copies.cuh", "mma.cuh", "dispatch.cuh", "gather.cuh"},
 	"expert_linear_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
-	"muon_mean": {"update.cuh"},
+	"muon_mean": {"draws.cuh", "update.cuh"}, "drop": {"draws.cuh"}, "jitter": {"draws.cuh"},
 	"wgrad_mma": {"copies.cuh", "mma.cuh"}, "wgrad_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "relay.cuh"},
 }
 
 // partsOf lists the files between the prelude and a unit's own.
 func partsOf(file string) []string {
 	if _, err := optimizer.Named(file); err == nil {
-		return []string{"update.cuh", "moments.cuh"}
+		return []string{"draws.cuh", "update.cuh", "moments.cuh"}
 	}
 	return parts[file]
 }

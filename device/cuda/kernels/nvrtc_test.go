@@ -178,6 +178,9 @@ func deltaUnits(t string) (list []Unit) {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		list = append(list, Unit{"xielu", types + vec}, Unit{"xielu_bwd", types + " TERMS=0" + vec}, Unit{"xielu_bwd", types + " T7=f32 TERMS=1" + vec})
 	}
+	for _, vec := range []string{" VEC=1", " VEC=4"} {
+		list = append(list, Unit{"drop", "T0=" + t + " T1=" + t + " T2=i32" + vec}, Unit{"jitter", "T0=" + t + " T1=i32" + vec})
+	}
 	for _, nf4 := range []string{" NF4=0 VEC=1", " NF4=1 VEC=4"} {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t
 		list = append(list, Unit{"direction", types + nf4}, Unit{"gain", types + " BIAS=0 RES=1 VEC=4"}, Unit{"gain", types + " BIAS=1 RES=0 VEC=1"})
