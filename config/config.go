@@ -97,11 +97,9 @@ type Config struct {
 	// ExpertBalance is the weight of the loss term that evens out the use of a mixture's experts. Derived: 0.01
 	// for random weights, 0 for weights from a folder.
 	ExpertBalance float64 `yaml:"expert_balance"`
+	NeftuneAlpha  float64 `yaml:"neftune_alpha"` // while training, embeddings get noise of up to alpha/sqrt(sequence_length * width) (NEFTune, 2310.05914), usually 5 to 15; 0: none
 	// Labels are the names of what a text can be, such as [question, complaint], or their number. Each row has a text and a "label", a name or its number.
 	Labels Strings `yaml:"labels"`
-	// NeftuneAlpha adds evenly distributed noise of up to alpha/sqrt(sequence_length * width) to embeddings, while training (NEFTune,
-	// 2310.05914), usually with 5 to 15; 0: none.
-	NeftuneAlpha float64 `yaml:"neftune_alpha"`
 	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
 	Preference Preference `yaml:"preference"`
 	// TieLayers has each so many consecutive layers share parameters, which the planner counts once, until DelinkAt.

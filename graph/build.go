@@ -300,7 +300,7 @@ func (b *builder) embed() int {
 		}
 		b.add(b.all(x), low, up, m.LoRA.Scale(b.list[0].Name))
 	}
-	b.jitter(x, attr.Scale)
+	jitter(b, x, attr.Scale)
 	if m.PerLayer > 0 {
 		perLayer(b, x, 1)
 	}
@@ -525,7 +525,7 @@ func (b *builder) adapter(weight string, y, x Use) {
 	if down, up, ok := b.m.Factors(weight); ok {
 		v := &b.g.Values[y.Value]
 		low := b.tokens(v.Name+".low"+part(v, y), b.m.LoRA.Of(weight).Rank, b.g.DType)
-		x = b.dropped(v.Name+".kept"+part(v, y), x, down)
+		x = dropped(b, v.Name+".kept"+part(v, y), x, down)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.add(y, low, up, b.m.LoRA.Scale(weight))
 	}

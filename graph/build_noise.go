@@ -15,7 +15,7 @@ import (
 // again, and draws x again for A's gradient, so that nothing is kept of dropout between the passes.
 
 // dropped returns what an adapter whose first factor is down reads of x.
-func (b *builder) dropped(name string, x Use, down string) Use {
+func dropped(b *builder, name string, x Use, down string) Use {
 	rate := b.m.LoRA.Dropout
 	if b.g.Noise < 0 || rate == 0 {
 		return x
@@ -35,7 +35,7 @@ func maskOf(param string) int {
 
 // jitter adds NEFTune's noise to what the embedding makes, which was multiplied by scale unless that is 0. As the embedding itself makes
 // it in transformers, where Gemma's does multiply, and others' result is multiplied later.
-func (b *builder) jitter(x int, scale float64) {
+func jitter(b *builder, x int, scale float64) {
 	m := b.m
 	if b.g.Noise < 0 || m.Neftune == 0 {
 		return

@@ -10,7 +10,7 @@ import (
 // Noise while training, drawn element by element from a token's key (graph.MaskKey) and the column. Drop: y (+)= x/(1-Rate) or 0.
 // Jitter: y += Scale * u, where u is one of the 1<<16 numbers between -1 and 1 that lie symmetrically about 0.
 //
-// Known weakness: an element at a time, some 1.5 ns.
+// Known weakness: an element at a time, some 2 ns.
 
 func dropRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, x, keys := &t[graph.DropY], &t[graph.DropX], &t[graph.DropKeys]

@@ -63,7 +63,7 @@ type Session struct {
 	latest  []float32     // scalars of the latest step 0
 	fed     []float32     // the scalars written last
 	pending bool          // the latest step 0 has left deferred updates
-	noise   []int32       // keys of the tokens of that batch, see graph.NoiseKey
+	noise   noise         // of that batch
 	pairs   pairs         // in that batch
 }
 
@@ -327,7 +327,9 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	if sc.Bound > 0 {
 		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
 	}
-	s.drawNoise(i, len(b.Tokens), sc)
+	if s.Graph.Noise >= 0 {
+		s.noise.draw(len(b.Tokens), i == 0, sc)
+	}
 	for r := range s.ranks {
 		if k := &s.ranks[r]; k.progs[i].Defers() {
 			if err := k.engines[i].WriteFloats(program.PendingScalars, s.latest); err != nil {
@@ -346,21 +348,6 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 		return clearLogits(s, i)
 	}
 	return nil
-}
-
-// drawNoise draws the keys of a batch's tokens, if the graph has noise. In steps other than the first program's nothing is trained, and
-// there is none.
-func (s *Session) drawNoise(i, tokens int, sc Scalars) {
-	if s.Graph.Noise < 0 {
-		return
-	}
-	s.noise = slices.Grow(s.noise[:0], tokens)[:tokens]
-	clear(s.noise)
-	for t := range s.noise {
-		if i == 0 {
-			s.noise[t] = graph.NoiseKey(sc.Seed, sc.Step, t)
-		}
-	}
 }
 
 // SetClock turns the timing of calls on or off on devices where it costs time, and reports whether there are such devices.

@@ -552,6 +552,7 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `fp8.safetensors` of deepseek3-tiny: matrices in FP8 with scales of blocks, and their numbers
 - `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model, with logits and
   gradients where alpha is not the rank; in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
+- `noise.json`, in some: ten steps with dropout of adapters and NEFTune, by our random numbers. Written by `tools/noise_fixtures.py`
 - `adapters`, in some: adapters as peft writes them with embedding, head or norms whole, or on a model with more tokens, and
   `grown.json`: ten steps of such a model. Written by `tools/adapter_fixtures.py`
 - `preference.json`, in some: pairs of completions, their log-probabilities, and ten AdamW steps of preference optimisation in float64;

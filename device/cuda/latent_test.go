@@ -31,6 +31,19 @@ func withLatentSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s
 			s.maybePacked(in, out)
 			s.mat(out, rank)
 		},
+		graph.Drop: func(s *sample) {
+			n, c := s.n(), s.cols()
+			s.call.Attr = graph.Attr{Rate: 0.25, Param: int(s.Uint32()), Acc: s.acc}
+			s.mat(n, c)
+			s.mat(n, c)
+			s.ints(n, 0, 4)
+		},
+		graph.Jitter: func(s *sample) {
+			n := s.n()
+			s.call.Attr = graph.Attr{Scale: 0.5, Param: int(s.Uint32())}
+			s.mat(n, s.cols())
+			s.ints(n, 0, 4)
+		},
 		graph.Gain: func(s *sample) {
 			n, c := s.n(), s.cols()
 			s.mat(n, c)

@@ -628,19 +628,6 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 	},
 	graph.Compress: func(s *sample) { s.masked(true) },
 	graph.Expand:   func(s *sample) { s.masked(false) },
-	graph.Drop: func(s *sample) {
-		n, c := s.n(), s.cols()
-		s.call.Attr = graph.Attr{Rate: 0.25, Param: int(s.Uint32()), Acc: s.acc}
-		s.mat(n, c)
-		s.mat(n, c)
-		s.ints(n, 0, 4)
-	},
-	graph.Jitter: func(s *sample) {
-		n := s.n()
-		s.call.Attr = graph.Attr{Scale: 0.5, Param: int(s.Uint32())}
-		s.mat(n, s.cols())
-		s.ints(n, 0, 4)
-	},
 	graph.SoftCap: func(s *sample) {
 		s.call.Attr.Limit = 1.5
 		s.mat(s.n(), s.cols())
