@@ -256,7 +256,7 @@ type Muon struct {
 // the run begins with.
 type Preference struct {
 	Beta              float64 `yaml:"beta"`               // how much a change in log-probabilities counts, usually 0.1; of simpo 2; the weight of orpo's odds, usually 0.1
-	Loss              string  `yaml:"loss"`               // dpo or ipo, which compare with the model before the run; simpo or orpo, which do not; kto or apo_zero_unpaired, for single answers that are good or bad
+	Loss              string  `yaml:"loss"`               // dpo or ipo, which compare with the model before the run; simpo or orpo, which do not; kto or apo_zero_unpaired, for single answers that are good or bad; reward: a reward model, see the guide
 	Margin            float64 `yaml:"margin"`             // of simpo: by how much the chosen answer should be ahead; derived: 1
 	DesirableWeight   float64 `yaml:"desirable_weight"`   // of kto and apo_zero_unpaired: of the losses of good answers
 	UndesirableWeight float64 `yaml:"undesirable_weight"` // likewise, of bad ones

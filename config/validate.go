@@ -244,7 +244,7 @@ func (c *Config) checkRanges(d *decoder) {
 	}
 	notOff("preference", "beta", c.Preference.Beta)
 	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") && !(d.given("preference.loss") && c.Preference.Loss == graph.DPO.String()) {
-		d.fail("preference.beta", "missing; hint: usually 0.1, for simpo 2")
+		d.fail("preference.beta", "missing; hint: usually 0.1, for simpo 2, for reward 1")
 	}
 	c.checkPairLoss(d)
 	c.checkLabels(d)
@@ -382,6 +382,9 @@ func (c *Config) checkPairLoss(d *decoder) {
 		case !(weight > 0 && weight <= 1e3):
 			d.fail(key, fmt.Sprintf("%v is out of range; hint: above 0, up to 1000, usually 1", weight))
 		}
+	}
+	if p := c.Preference; err == nil && p.Beta > 0 && loss.Rule().Scored {
+		c.checkScored(d, "preference.loss: reward", "the loss is of whole answers")
 	}
 	switch p := c.Preference; {
 	case err != nil:

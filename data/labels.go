@@ -70,7 +70,7 @@ func (t *Tokens) labelledDocuments(r Range) (list []Range, err error) {
 		}
 		if i+1 == r.End {
 			return nil, unlabelled(i)
-		} else if _, ok := labelOf(t.At(i + 1)); !ok {
+		} else if _, ok := LabelOf(t.At(i + 1)); !ok {
 			return nil, unlabelled(i)
 		}
 		list = append(list, Range{first, i + 1})
@@ -178,7 +178,7 @@ func (w Windows) labelBehind(r Range) int {
 	if w.labels == allAlike {
 		return 0
 	}
-	label, _ := labelOf(w.tokens.At(r.End))
+	label, _ := LabelOf(w.tokens.At(r.End))
 	return label
 }
 

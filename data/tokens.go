@@ -139,8 +139,8 @@ const labelBit = 1 << 25
 // the end, or not at all.
 func labelled(label int) int32 { return Mark(int32(label) | labelBit) }
 
-// labelOf returns the label that a token is.
-func labelOf(token int32) (label int, ok bool) {
+// LabelOf returns the label that a token of a file is, with which a document ends that has one.
+func LabelOf(token int32) (label int, ok bool) {
 	id := unmarked(token)
 	return int(id &^ labelBit), id&labelBit != 0
 }

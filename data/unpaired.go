@@ -169,7 +169,7 @@ func (w Windows) Mismatched() Windows {
 func (w Windows) Good(dst []bool, i int64) []bool {
 	w, i = w.locate(i)
 	for _, r := range w.packed.of(i) {
-		label, _ := labelOf(w.tokens.At(r.End))
+		label, _ := LabelOf(w.tokens.At(r.End))
 		dst = append(dst, label == 1)
 	}
 	return dst

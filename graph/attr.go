@@ -7,6 +7,7 @@ import "github.com/athanor-llm/athanor/model"
 type Attr struct {
 	Acc       bool // Sum operands are added to
 	WT        bool // weight is stored [out, in]
+	Score     bool // CrossEntropy: the loss of a row is minus the target's logit
 	Grad      bool // CrossEntropy writes the gradient over the logits
 	Inverse   bool // RoPE backwards
 	NF4       bool // weight is stored in 4 bits per number
@@ -60,6 +61,7 @@ type AttrField struct {
 var AttrFields = []AttrField{
 	{"acc", func(a *Attr) any { return &a.Acc }},
 	{"wt", func(a *Attr) any { return &a.WT }},
+	{"score", func(a *Attr) any { return &a.Score }},
 	{"grad", func(a *Attr) any { return &a.Grad }},
 	{"inverse", func(a *Attr) any { return &a.Inverse }},
 	{"nf4", func(a *Attr) any { return &a.NF4 }},

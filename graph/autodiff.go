@@ -425,6 +425,6 @@ func diffCrossEntropy(b *differentiator, n *Node) {
 		}
 		b.node(n.Op, n.Attr, args...)
 	}
-	b.node(CrossEntropy, Attr{Grad: true, Limit: n.Attr.Limit}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[CrossEntropyTargets], n.Args[CrossEntropyScalars], b.all(b.pull))
+	b.node(CrossEntropy, Attr{Grad: true, Limit: n.Attr.Limit, Score: n.Attr.Score}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[CrossEntropyTargets], n.Args[CrossEntropyScalars], b.all(b.pull))
 	b.grad[logits.Value] = again.Value
 }

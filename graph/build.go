@@ -685,7 +685,7 @@ func (b *builder) preference() {
 	g := b.g
 	nll := b.tokens("nll", 1, F32)
 	b.chunk = true
-	b.node(CrossEntropy, Attr{Limit: b.m.LogitCap}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
+	b.node(CrossEntropy, Attr{Limit: b.m.LogitCap, Score: g.Documents.Pairs.Rule().Scored}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.chunk = false
 	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
 	args := []Use{b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts)}

@@ -24,6 +24,9 @@ const (
 	// weight (1 - sigmoid(beta (kl - x))) of an undesirable one
 	KTO
 	APOZeroUnpaired // D'Oosterlinck et al., 2408.06266, one document at a time as TRL has it: as KTO, with kl = 0
+	// Bradley and Terry 1952, as TRL trains reward models: -log sigmoid(beta (c - r)) of what a head with one label says at the last tokens,
+	// its rewards, in the place of log-probabilities
+	Reward
 	NumPairLosses
 )
 
@@ -35,6 +38,7 @@ type PairRule struct {
 	Beta       float64 // usual
 	Margin     float64 // usual; 0: the loss has none
 	Unpaired   bool    // documents are desirable or not, each by itself
+	Scored     bool    // values are the logits of a head with one label
 	Mismatched bool    // kl is estimated from answers to other prompts, see package train; else it is 0
 }
 
@@ -46,6 +50,7 @@ var pairRules = [NumPairLosses]PairRule{
 
 	KTO:             {Name: "kto", Reference: true, Beta: 0.1, Unpaired: true, Mismatched: true},
 	APOZeroUnpaired: {Name: "apo_zero_unpaired", Reference: true, Beta: 0.1, Unpaired: true},
+	Reward:          {Name: "reward", Scored: true, Beta: 1},
 }
 
 // Rule returns the loss's row, which must not be changed.

@@ -29,6 +29,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -83,7 +84,9 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	if s.PairLoss, err = graph.PairLossNamed(c.Preference.Loss); err != nil {
 		return nil, s.Fault("preference.loss", err.Error())
 	}
-	s.Labels = c.LabelNames()
+	if s.Labels = c.LabelNames(); c.Preference.Beta > 0 && s.PairLoss.Rule().Scored {
+		s.Labels = model.LabelNames(1)
+	}
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
 	s.stayOnDevice()

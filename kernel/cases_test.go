@@ -303,6 +303,7 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 			s.attr.Limit = 4
 			softCapRef(nil, &s.attr, s.t[graph.CrossEntropyLogits:])
 		}
+		s.attr.Score = s.attr.Limit == 0 && s.t[graph.CrossEntropyParts].Absent() && m.IntN(3) == 0
 		return s
 	},
 	graph.Preference: func(m *maker) sample {

@@ -23,9 +23,15 @@ import (
 // With parts the row is one of several parts of a row, and the maximum and the sum are known: m is the logarithm of the sum, which is 1
 // then. LossPart finds what the others need to know of a part, in the first two passes.
 //
+// With Score the loss is minus the target's logit, and the gradient minus the scale there: what Preference adds up are rewards.
+//
 // LossSum adds the rows' losses in float64, in ascending order.
 
 func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
+	if a.Score {
+		scoreRows(a, t)
+		return
+	}
 	loss, x, targets := &t[graph.CrossEntropyLoss], &t[graph.CrossEntropyLogits], &t[graph.CrossEntropyTargets]
 	scalars := &t[graph.CrossEntropyScalars]
 	for r := range x.Rows {
@@ -151,7 +157,36 @@ func (w *worker) logits(c *call, t *Tensor, r, end int) (x, next []float32, m fl
 	return x, next, w.v.Max(x)
 }
 
+// scoreRows is cross-entropy with Score. Rows have hardly more than one logit, so one goroutine is enough, and Reference and Fast are the same.
+func scoreRows(a *graph.Attr, t []Tensor) {
+	loss, x, targets, weights := &t[graph.CrossEntropyLoss], &t[graph.CrossEntropyLogits], &t[graph.CrossEntropyTargets], &t[graph.CrossEntropyWeights]
+	for r := range x.Rows {
+		target := int(targets.I32[r*targets.Stride])
+		loss.Set(r, 0, 0)
+		if target >= 0 {
+			loss.Set(r, 0, -x.At(r, target))
+		}
+		if !a.Grad {
+			continue
+		}
+		scale := t[graph.CrossEntropyScalars].At(0, graph.ScalarLossScale)
+		if !weights.Absent() {
+			scale *= weights.At(r, 0)
+		}
+		for c := range x.Cols {
+			x.Set(r, c, 0)
+		}
+		if target >= 0 {
+			x.Set(r, target, -scale)
+		}
+	}
+}
+
 func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
+	if a.Score {
+		scoreRows(a, t)
+		return
+	}
 	c := e.begin(a, t)
 	c.f[0] = t[graph.CrossEntropyScalars].F32[graph.ScalarLossScale]
 	logits := &t[graph.CrossEntropyLogits]

@@ -45,10 +45,7 @@ func nextDocument(starts *Tensor, row, end int) int {
 // pairLosses return the loss of the ratios c and r, of chosen and rejected, and minus its derivatives with respect to them. Those that
 // are unpaired have a document's label in the place of r.
 var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, byC, byR float64){
-	graph.DPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
-		loss, pull := belowZero(a.Scale * (c - r))
-		return loss, a.Scale * pull, -a.Scale * pull
-	},
+	graph.DPO: sigmoidLoss,
 	graph.IPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
 		d := c - r - 1/(2*a.Scale)
 		return d * d, -2 * d, 2 * d
@@ -69,6 +66,13 @@ var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, b
 	},
 	graph.KTO:             labelLoss,
 	graph.APOZeroUnpaired: labelLoss,
+	graph.Reward:          sigmoidLoss,
+}
+
+// sigmoidLoss is the loss of how far apart the two ratios are.
+func sigmoidLoss(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
+	loss, pull := belowZero(a.Scale * (c - r))
+	return loss, a.Scale * pull, -a.Scale * pull
 }
 
 // labelLoss is the loss of a document whose label is its weight, or minus it if it is undesirable. kl is in the ratio already.

@@ -148,3 +148,54 @@ func (f *fixture) samePlans(t *testing.T, r *rand.Rand, name string) {
 		}
 	}
 }
+
+// loadRewards makes four sequences of a pair each, of a model with one label.
+func loadRewards(t *testing.T, name string) *labelFixture {
+	t.Helper()
+	f := &labelFixture{fixture: load(t, filepath.Join("../testdata/torch", name, "config.json"))}
+	var stored struct {
+		Length           int
+		End              int32
+		Pairs            []struct{ Prompt, Chosen, Rejected []int32 }
+		Chosen, Rejected []float64
+		Losses64         []float64
+		Norms64          []float64 `json:"grad_norms64"`
+	}
+	torch.JSON(t, filepath.Join(f.dir, "rewards.json"), &stored)
+	f.tokens, f.targets = nil, nil
+	for k, p := range stored.Pairs {
+		var tokens, targets []int32
+		for side, answer := range [][]int32{p.Chosen, p.Rejected} {
+			f.ends, f.logits = append(f.ends, len(f.tokens)+len(tokens)), append(f.logits, []float64{[]float64{stored.Chosen[k], stored.Rejected[k]}[side]})
+			tokens = append(append(tokens, p.Prompt...), answer...)
+			for len(targets) < len(tokens) {
+				targets = append(targets, -1)
+			}
+			targets[len(tokens)-2] = 0 // the last one before the end
+		}
+		for len(tokens) < stored.Length {
+			tokens, targets = append(tokens, stored.End), append(targets, -1)
+		}
+		f.tokens, f.targets = append(f.tokens, tokens...), append(f.targets, targets...)
+	}
+	f.paired, f.losses, f.norms = len(stored.Pairs), stored.Losses64, stored.Norms64
+	f.label(t, 1, &graph.Documents{End: stored.End, Length: stored.Length / 2, Preference: 1, Pairs: graph.Reward}, stored.Length)
+	return f
+}
+
+// TestRewards: a reward model's rewards are the logits of transformers' classes, its losses and ten steps those of TRL's formula with them; any
+// plan gives the same bits.
+func TestRewards(t *testing.T) {
+	r := testkit.Rand(t)
+	for _, name := range labelModels {
+		f := loadRewards(t, name)
+		out := f.step(t, f.open(t, plan.Plain(f.graph, f.batch()), lower.Eval), 1)
+		for k, at := range f.ends {
+			if got, want := float64(out.Ratios[at]), f.logits[k][0]; !(math.Abs(got-want) <= 1e-5*max(1, math.Abs(want))) {
+				t.Errorf("%s: the reward of document %d is %v, PyTorch %v", name, k, got, want)
+			}
+		}
+		f.trains(t, name, f.losses, f.norms)
+		f.samePlans(t, r, name)
+	}
+}

@@ -20,6 +20,9 @@ import (
 // giveLabels gives a model the labels that a run asks for.
 func giveLabels(spec *job.Spec, m *model.Model) error {
 	key := "labels"
+	if len(spec.Labels) == 1 {
+		key = "preference.loss"
+	}
 	switch has := strings.Join(m.Labels, ", "); {
 	case len(spec.Labels) == 0 && len(m.Labels) == 1:
 		return spec.Fault("model", "it is a reward model, which can only be trained on pairs; hint: set preference: {loss: reward, beta: 1}, or use the language model that it was made of")

@@ -334,7 +334,9 @@ func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 	case spec.Unpaired():
 		s.windows, s.packing, err = t.Examples(r, spec.SequenceLength, spec.Mismatched())
 	case spec.Preference.Beta > 0:
-		s.windows, s.packing, err = t.Preferences(r, spec.SequenceLength)
+		if s.windows, s.packing, err = t.Preferences(r, spec.SequenceLength); spec.PairLoss.Rule().Scored {
+			s.windows = s.windows.Scored()
+		}
 	case pairs > 0:
 		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which need preference to train on; hint: set preference: {beta: 0.1}", pairs)
 	case spec.Documents == config.Whole:

@@ -18,6 +18,7 @@ type dataCmd struct {
 	What      []string `arg:"" help:"A run's YAML file and overrides, or files and globs." placeholder:"CONFIG|GLOB"`
 	Tokenizer string   `help:"For globs: gpt2, bpe-N (trained on them), a tokenizer.json, or a folder with one and a chat template." default:"gpt2"`
 	TextField []string `help:"For globs: field of rows that holds the text, or several: the first that a row has; without it text." placeholder:"NAME"`
+	Labels    []string `help:"For globs: names of the labels that rows have, or their number, as the key labels." placeholder:"NAME"`
 	Sample    int      `help:"Tokens to show from the start." default:"48"`
 }
 
@@ -97,11 +98,19 @@ func (v *dataCmd) Run(c *cli.Context) error {
 	r.Entropy = data.Entropy(all...)
 	for i := range min(int64(v.Sample), first.Len()) {
 		token := first.At(i)
+		if label, is := data.LabelOf(token); is {
+			name := fmt.Sprintf("label %d", label)
+			if spec.Classifies() {
+				name = "label " + spec.Labels[label]
+			}
+			r.Sample = append(r.Sample, piece{int32(label), name, false})
+			continue
+		}
 		b, err := text.Tokenizer.Decode([]int32{data.ID(token)})
 		if err != nil {
 			return err
 		}
-		r.Sample = append(r.Sample, piece{data.ID(token), visible(b), data.Given(token)})
+		r.Sample = append(r.Sample, piece{data.ID(token), visible(b), data.Given(token) || spec.Classifies()})
 	}
 	if c.JSON {
 		return c.Print(r)
@@ -118,6 +127,7 @@ func (v *dataCmd) job(c *cli.Context) (*job.Spec, error) {
 	}
 	cfg := config.Default()
 	cfg.Data, cfg.Tokenizer, cfg.TextField = config.Files(v.What...), v.Tokenizer, v.TextField
+	cfg.Labels = v.Labels
 	return job.Settle(config.ToRead, &cfg, c.Note)
 }
 
@@ -136,7 +146,7 @@ func (r *dataReport) print(c *cli.Context, text *train.Text) {
 		return
 	}
 	fmt.Fprintf(c.Stdout, "\nthe first %d tokens", len(r.Sample))
-	if r.Formats.Prompts()+r.Formats.Conversations()+r.Formats.Pairs() > 0 {
+	if r.Formats.Prompts()+r.Formats.Conversations()+r.Formats.Pairs()+r.Formats.Labels() > 0 {
 		fmt.Fprint(c.Stdout, ", (given) or [learnt]")
 	}
 	fmt.Fprintln(c.Stdout, ":")

@@ -119,3 +119,45 @@ func TestLabelsErrors(t *testing.T) {
 		call(append([]string{"train", file}, c.args...)...).must(t, 2, c.wants...)
 	}
 }
+
+// TestRewardModel: a reward model learns to rank pairs, from random weights and with adapters; stopped and resumed it is the same run. What it has
+// written is one of transformers' models with one label, is trained further, and writes no text.
+func TestRewardModel(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir, file := tiny(t, "max_steps: 12", "eval_batches: 100", "validation_fraction: 0.2", "eval_every: 5")
+	args := []string{"train", file, "data=" + preferences(t, dir+"/pairs.jsonl", false), "preference={beta: 1, loss: reward}", "learning_rate=0.02"}
+	var got trained
+	call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "pairs to train on").into(t, &got)
+	if r := got.ValRewards; r == nil || r.Accuracy < 0.8 || r.Margin <= 0 || got.ValLoss > 0.6 {
+		t.Errorf("after the last step: validation loss %v, rewards %+v", got.ValLoss, r)
+	}
+	again := append(args, "out="+dir+"/b", "save_every=4", "keep_checkpoints=9")
+	call(append(again, "limits.device=400KiB", "plan.weights=host", "plan.micro_batch=1", "plan.recompute=full")...).must(t, 0)
+	for _, step := range []int{8, 12} {
+		check(t, os.RemoveAll(fmt.Sprintf("%s/b/checkpoint-%d", dir, step)))
+	}
+	call(again...).must(t, 0, "resuming "+dir+"/b/checkpoint-4")
+	sameRun(t, dir+"/b", dir+"/a", 12)
+	var config struct {
+		Architectures []string
+		Names         map[string]string `json:"id2label"`
+		Pad           *int              `json:"pad_token_id"`
+	}
+	text, err := os.ReadFile(got.Checkpoint + "/config.json")
+	check(t, err)
+	check(t, json.Unmarshal(text, &config))
+	if config.Architectures[0] != "LlamaForSequenceClassification" || len(config.Names) != 1 || config.Pad == nil {
+		t.Errorf("%s", text)
+	}
+	call(append(args, "out="+dir+"/c", "model="+got.Checkpoint, "max_steps=1")...).must(t, 0, "starting from the weights in")
+	if first, list := steps(t, dir+"/c")[0].Loss, steps(t, dir+"/a"); first > list[0].Loss {
+		t.Errorf("from its own folder, the first loss is %v, once %v", first, list[0].Loss)
+	}
+	call("generate", got.Checkpoint, "--prompt", "gold").must(t, 2, "has a head with labels")
+	call("train", file, "out="+dir+"/d", "model="+got.Checkpoint).must(t, 2, "it is a reward model", "hint: set preference: {loss: reward")
+	var words trained
+	call("train", file, "out="+dir+"/words", "max_steps=2", "--json").must(t, 0).into(t, &words)
+	call(append(args, "out="+dir+"/e", "model="+words.Checkpoint, "lora={rank: 2}")...).must(t, 0, "the head, score.weight, begins as random numbers")
+	call(append(args, "preference.margin=1")...).must(t, 2, "preference.margin")
+	call(append(args, "sample={prompt: a, tokens: 3}")...).must(t, 2, "sample", "hint: ")
+}

@@ -238,6 +238,7 @@ func crossEntropy(b *builder) error {
 	ops := b.ops()
 	a := b.newArgs(ops...)
 	a.n[1], a.n[3], a.n[4] = graph.ScalarLossScale, int32(bit(!ops[graph.CrossEntropyWeights].Absent())), int32(b.call.Attr.First)
+	a.n[5] = int32(bit(b.call.Attr.Score))
 	if limit := b.call.Attr.Limit; limit > 0 {
 		a.f[0] = float32(1 / limit)
 	}

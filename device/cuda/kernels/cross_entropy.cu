@@ -2,7 +2,7 @@
 // with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
 // row's weight if n[3] and, with parts, where a row of logits is part of a row, that begins with column first, the first pass is known: each
 // pair of columns of parts has the logarithm of the sum of a part, and the target's logit or 0. loss_part is the first pass that finds these
-// for its part, the n[4]-th: parts logits targets. And if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
+// for its part, the n[4]-th: parts logits targets. If n[5], a row's loss is minus the target's logit instead. And if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
 // The first n[2] packs are copied to shared memory, which both passes read: the rows of all SMs
 // together may not fit the L2 cache. Each thread always has the copies of several packs on their way.
 //
@@ -102,6 +102,16 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
       sweep<true>(row, n, kept, 0, [](auto& x, int) {
         for (float& v : x) v = 0;
       });
+    return;
+  }
+  if (a.n[5]) { // rows have hardly more than one logit
+    if (threadIdx.x > 0) return;
+    *loss = -get(row[target]);
+    float by = at<float>(a.t[3], 0, 0)[a.n[1]] * (a.n[3] ? *at<float>(a.t[4], r, 0) : 1);
+    for (int c = 0; a.n[0] && c < n; c++) {
+      float x[1] = {c == target ? -by : 0};
+      store(row + c, x);
+    }
     return;
   }
   float top, sum, mine = 0;
