@@ -44,6 +44,14 @@ func classOf(value []byte, classes []string) (*int, error) {
 	return &n, nil
 }
 
+// classOf returns the number of a row's label.
+func (r *reader) classOf(value []byte) (*int, error) {
+	if r.blind {
+		return new(int), nil
+	}
+	return classOf(value, r.classes)
+}
+
 // classified is document for texts with labels.
 func (f fields) classified(dst []byte) (record, error) {
 	prompt, asked, err := f.text("prompt")
@@ -180,6 +188,18 @@ func (w Windows) labelBehind(r Range) int {
 	}
 	label, _ := LabelOf(w.tokens.At(r.End))
 	return label
+}
+
+// Ends appends, for each document of window i of texts with labels, 0 <= i < Count, the token of the file with which it ends, in the order in
+// which their labels are in the window.
+func (w Windows) Ends(dst []int64, i int64) []int64 {
+	w, i = w.locate(i)
+	for k, r := range w.packed.of(i) {
+		if (k+1)%w.apart == 0 {
+			dst = append(dst, r.First)
+		}
+	}
+	return dst
 }
 
 // LabelCounts returns how many documents of all windows have each of n labels.

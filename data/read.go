@@ -213,6 +213,7 @@ type reader struct {
 	chat     *chat.Template // for conversations; nil: there is none
 	want     wanted         // see Options
 	classes  []string       // likewise
+	blind    bool           // likewise: Unlabelled
 	skipBad  bool           // see Options
 	names    []string       // of the field with the text, see Options
 	path     string         // of the file
@@ -227,7 +228,7 @@ type reader struct {
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
 func (c *Corpus) read(ctx context.Context, o Options, cut cutter, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), classes: o.Classes, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
+	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), classes: o.Classes, blind: o.Unlabelled, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -485,7 +486,7 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 		stats.Beside++
 	}
 	if r.want == aClass {
-		if doc.label, err = classOf(doc.class, r.classes); err != nil {
+		if doc.label, err = r.classOf(doc.class); err != nil {
 			return err
 		}
 	}

@@ -41,6 +41,8 @@ type Options struct {
 	// Classes are the names of labels, with one of which each row has a text: {"text", "label"}, or another document and a "label", a name or its
 	// number in the list; none: rows have no such labels.
 	Classes []string
+	// Unlabelled ignores the labels of rows with Classes: all have the first.
+	Unlabelled bool
 	// SkipBad leaves out lines, and rows of Parquet, that are no document, and counts them; else one is an error.
 	SkipBad bool
 	// TextField is the field of rows in which the text of a document is: the first of these that is there; none: text.
@@ -104,7 +106,7 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, er
 		fmt.Fprintln(h, "labels")
 	}
 	if len(o.Classes) > 0 {
-		fmt.Fprintf(h, "classes %q\n", o.Classes)
+		fmt.Fprintf(h, "classes %q %v\n", o.Classes, o.Unlabelled)
 	}
 	if o.SkipBad {
 		fmt.Fprintln(h, "without bad rows")

@@ -150,9 +150,7 @@ const usualSequence = 256
 // reading returns how the texts were read that the model was trained on, as far as the folder tells.
 func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
 	o.Begin = t.Start()
-	if len(f.Model.Labels) > 1 {
-		o.Classes = f.Model.Labels
-	}
+	o.Classes = f.Model.Labels
 	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
 	if err != nil { // a model from elsewhere
 		return o
@@ -182,6 +180,8 @@ type Texts struct {
 	TextField []string // of rows; none: as in training
 	SkipBad   bool     // leave out rows that are no document
 	Note      func(text string)
+
+	unlabelled bool // labels are not read
 }
 
 // HeldOut returns at most limit sequences of seq+1 tokens from the start of a
@@ -243,7 +243,7 @@ func (f *Folder) tokens(ctx context.Context, texts Texts, progress Progress) (*d
 		return nil, misuse{err}
 	}
 	o := f.reading(tokenizer)
-	o.Chat, o.SkipBad = template, texts.SkipBad
+	o.Chat, o.SkipBad, o.Unlabelled = template, texts.SkipBad, texts.unlabelled
 	o.Progress = func(done, total int64) { progress("reading the corpus", done, total) }
 	if len(texts.TextField) > 0 {
 		o.TextField = texts.TextField

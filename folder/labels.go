@@ -1,14 +1,16 @@
 package folder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -34,44 +36,122 @@ type Guessed struct {
 // The error is a *search.Misfit if the device has too little memory.
 func Guess(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) (*Guessed, error) {
 	if len(f.Model.Labels) < 2 {
-		return nil, misuse{errors.New("a reward model has no labels to guess; hint: the run that trains it says how many pairs it ranks rightly")}
+		return nil, misuse{errors.New("a reward model has no labels to guess; hint: --predictions writes its rewards; the run that trains it says how many pairs it ranks rightly")}
 	}
+	g := &Guessed{}
+	err := f.classify(ctx, texts, seq, limit, progress, g, func(c classified) {
+		g.Loss += c.loss * float64(c.learnt)
+		g.Texts += c.learnt
+		g.Accuracy += float64(Correct(c.logits, c.targets, len(f.Model.Labels)))
+	})
+	g.Loss /= float64(max(g.Texts, 1))
+	g.Accuracy /= float64(max(g.Texts, 1))
+	return g, err
+}
+
+// Prediction is what a model says of a text.
+type Prediction struct {
+	Label       string   `json:"label,omitempty"`
+	Probability float64  `json:"probability,omitempty"` // of the label
+	Reward      *float64 `json:"reward,omitempty"`      // of a reward model, instead
+}
+
+// Predict returns what a model with labels says of the text of each row of a file, in their order.
+func Predict(ctx context.Context, f *Folder, texts Texts, seq int, progress Progress) ([]Prediction, Footprint, error) {
+	texts.unlabelled = true
+	var list []Prediction
+	var order []int64
+	tokenizer, err := f.Tokenizer()
+	if err != nil {
+		return nil, Footprint{}, err
+	}
+	names, g := f.reading(tokenizer).Classes, &Guessed{}
+	err = f.classify(ctx, texts, seq, math.MaxInt, progress, g, func(c classified) {
+		order = append(order, c.ends...)
+		for row, target := range c.targets {
+			if target >= 0 {
+				list = append(list, predictionOf(names, c.logits[row*len(names):][:len(names)]))
+			}
+		}
+	})
+	if err != nil {
+		return nil, g.Footprint, err
+	}
+	numbers := make([]int, len(list))
+	for i := range numbers {
+		numbers[i] = i
+	}
+	slices.SortFunc(numbers, func(a, b int) int { return cmp.Compare(order[a], order[b]) })
+	sorted := make([]Prediction, len(list))
+	for i, n := range numbers {
+		sorted[i] = list[n]
+	}
+	return sorted, g.Footprint, nil
+}
+
+// predictionOf returns the prediction that logits are.
+func predictionOf(names []string, logits []float32) Prediction {
+	if len(names) == 1 {
+		reward := float64(logits[0])
+		return Prediction{Reward: &reward}
+	}
+	best, sum := Greatest(logits), 0.0
+	for _, x := range logits {
+		sum += math.Exp(float64(x) - float64(logits[best]))
+	}
+	return Prediction{Label: names[best], Probability: 1 / sum}
+}
+
+// classified is what a model computes of a batch of texts.
+type classified struct {
+	loss    float64 // mean over the texts
+	learnt  int     // texts
+	logits  []float32
+	targets []int32
+	ends    []int64 // of the texts, see data.Windows.Ends
+}
+
+// classify calls found for each batch of the texts in at most limit sequences.
+func (f *Folder) classify(ctx context.Context, texts Texts, seq, limit int, progress Progress, g *Guessed, found func(classified)) error {
 	seq, err := f.length(seq)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t, err := f.tokens(ctx, texts, progress)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer t.Close()
+	if n := t.Stats().Empty; texts.unlabelled && n > 0 {
+		return misuse{fmt.Errorf("%d rows or lines are empty, so predictions would not be of the rows beside them; hint: leave them out", n)}
+	}
 	w, _, err := t.Labelled(t.All(), seq)
 	if err != nil {
-		return nil, misuse{err}
+		return misuse{err}
 	}
 	if err := f.SeparateDocuments(); err != nil {
-		return nil, err
+		return err
 	}
 	count := min(w.Count(), int64(limit))
 	s, err := f.Session(ctx, seq, int(min(count, evalRows)), lower.Eval)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer session.CloseAll(s.Devices)
 	defer s.Close()
-	g := &Guessed{Footprint: footprint(s, 1)}
-	return g, f.Blame(g.evaluate(ctx, s, w, count))
+	g.Footprint = footprint(s, 1)
+	return f.Blame(classifyWindows(ctx, s, w, count, found))
 }
 
-// evaluate adds the first windows.
-func (g *Guessed) evaluate(ctx context.Context, s *session.Session, w data.Windows, count int64) error {
-	labels := model.Outcomes(s.Graph.Model)
+// classifyWindows evaluates the first windows.
+func classifyWindows(ctx context.Context, s *session.Session, w data.Windows, count int64, found func(classified)) error {
 	for first := int64(0); first < count; first += evalRows {
 		var rows [][]int32
+		c := classified{}
 		for i := first; i < min(count, first+evalRows); i++ {
 			row := make([]int32, w.Sequence()+1)
 			w.Copy(row, i)
-			rows = append(rows, row)
+			rows, c.ends = append(rows, row), w.Ends(c.ends, i)
 		}
 		b, n := flatten(rows, int(min(count, evalRows)), s.Graph)
 		out, err := s.Step(ctx, 0, b, session.Scalars{Targets: n})
@@ -81,16 +161,12 @@ func (g *Guessed) evaluate(ctx context.Context, s *session.Session, w data.Windo
 		if !stat.Finite(out.Loss) {
 			return NotFinite(fmt.Errorf("the loss of sequences %d to %d is %v, which is not finite", first+1, first+int64(len(rows)), out.Loss))
 		}
-		logits, err := session.Logits(s, 0)
-		if err != nil {
+		if c.logits, err = session.Logits(s, 0); err != nil {
 			return err
 		}
-		g.Loss += out.Loss * float64(n)
-		g.Texts += n
-		g.Accuracy += float64(Correct(logits, b.Targets, labels))
+		c.loss, c.learnt, c.targets = out.Loss, n, b.Targets
+		found(c)
 	}
-	g.Loss /= float64(g.Texts)
-	g.Accuracy /= float64(g.Texts)
 	return nil
 }
 

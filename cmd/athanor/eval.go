@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
@@ -33,8 +34,9 @@ type evalCmd struct {
 	Separate  bool     `help:"Tokens attend only to their own document, as in training with documents: separate."`
 	Quantize  string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	computing
-	Logits string `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
-	Grads  string `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
+	Predictions string `help:"Of a model with labels: write what it says of the text of each row of one file, as JSONL; a reward model's rewards." placeholder:"FILE"`
+	Logits      string `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
+	Grads       string `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
 }
 
 type evalReport struct {
@@ -52,7 +54,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	}
 	own, err := filepath.Glob(filepath.Join(paths.Hub(v.Model), "*"))
 	if err == nil {
-		err = cli.CanWrite(append(own, v.Tokens), v.Logits, v.Grads)
+		err = cli.CanWrite(append(own, append(v.Data, v.Tokens)...), v.Logits, v.Grads, v.Predictions)
 	}
 	if err != nil {
 		return err
@@ -69,8 +71,13 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if f.Device, f.DType = v.deviceAndType(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
 		f.DType = graph.F32
 	}
-	if model.Classifies(f.Model) {
+	switch {
+	case model.Classifies(f.Model) && v.Predictions != "":
+		return v.predict(ctx, c, f)
+	case model.Classifies(f.Model):
 		return v.guess(ctx, c, f)
+	case v.Predictions != "":
+		return cli.UsageError("eval: --predictions needs a model with labels; hint: train one with the key labels")
 	}
 	if v.Separate {
 		if err := f.SeparateDocuments(); err != nil {
@@ -121,8 +128,8 @@ type labelReport struct {
 
 // guess evaluates a model that chooses among labels.
 func (v *evalCmd) guess(ctx stdctx.Context, c *cli.Context, f *folder.Folder) error {
-	if v.Tokens+v.Logits+v.Grads != "" || len(v.Data) == 0 || v.Quantize == config.NF4 {
-		return cli.UsageError("eval of a model with labels needs rows of a text and a label, and has no --tokens, --logits, --grads and --quantize; hint: athanor eval FOLDER 'corpus/*.jsonl'")
+	if err := v.labelUsage(); err != nil {
+		return err
 	}
 	show := cli.NewStatus(c.Stderr)
 	g, err := folder.Guess(ctx, f, folder.Texts{Patterns: v.Data, TextField: v.TextField, SkipBad: v.SkipBad, Note: c.Note}, v.Sequence, v.Batches, show.Progress)
@@ -136,6 +143,50 @@ func (v *evalCmd) guess(ctx stdctx.Context, c *cli.Context, f *folder.Folder) er
 	}
 	c.Textf("loss %s nats per text, accuracy %.1f %%, over %d texts\n", stat.Number(r.Loss, 6), 100*r.Accuracy, r.Texts)
 	return nil
+}
+
+// labelUsage refuses what evaluating models with labels does not have.
+func (v *evalCmd) labelUsage() error {
+	if v.Tokens+v.Logits+v.Grads != "" || len(v.Data) == 0 || v.Quantize == config.NF4 {
+		return cli.UsageError("eval of a model with labels needs rows of a text and a label, and has no --tokens, --logits, --grads and --quantize; hint: athanor eval FOLDER 'corpus/*.jsonl'")
+	}
+	return nil
+}
+
+// predict writes what a model with labels says of the rows of a file.
+func (v *evalCmd) predict(ctx stdctx.Context, c *cli.Context, f *folder.Folder) error {
+	if err := v.labelUsage(); err != nil {
+		return err
+	}
+	if len(v.Data) > 1 || strings.ContainsAny(v.Data[0], "*?") {
+		return cli.UsageError("eval: --predictions are of the rows of one file, in their order; hint: name one file")
+	}
+	show := cli.NewStatus(c.Stderr)
+	list, used, err := folder.Predict(ctx, f, folder.Texts{Patterns: v.Data, TextField: v.TextField, SkipBad: v.SkipBad, Note: c.Note}, v.Sequence, show.Progress)
+	show.Done()
+	if err != nil {
+		return explained(c, err)
+	}
+	err = cli.WriteTo(v.Predictions, func(w io.Writer) error {
+		to := json.NewEncoder(w)
+		for _, p := range list {
+			if err := to.Encode(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || c.JSON {
+		return errors.Join(err, c.Print(predicted{len(list), used}))
+	}
+	c.Textf("%s has the predictions of %d texts\n", v.Predictions, len(list))
+	return nil
+}
+
+// predicted is the JSON of predictions.
+type predicted struct {
+	Texts int `json:"texts"`
+	folder.Footprint
 }
 
 // rows returns the sequences to evaluate on.

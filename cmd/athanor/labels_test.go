@@ -6,9 +6,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -80,6 +83,25 @@ func TestLabels(t *testing.T) {
 	if guessed.Texts != 160 || guessed.Accuracy < 0.9 || !(guessed.Loss > 0 && guessed.Loss < 0.5) {
 		t.Errorf("evaluated: %+v", guessed)
 	}
+	blind := dir + "/blind.jsonl" // the same texts without labels
+	text, err := os.ReadFile(rows)
+	check(t, err)
+	check(t, os.WriteFile(blind, regexp.MustCompile(`"label":[^,]*,`).ReplaceAll(text, nil), 0o644))
+	call("eval", got.Checkpoint, blind, "--predictions", dir+"/said.jsonl", "--sequence", "32").must(t, 0)
+	said, right := predictions(t, dir+"/said.jsonl"), 0
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		if p := said[i]; strings.Contains(line, fmt.Sprintf("%q", p.Label)) || strings.Contains(line, fmt.Sprintf(`"label":%d,`, slices.Index([]string{"yellow", "grey", "red", "white"}, p.Label))) {
+			right++
+		}
+		if p := said[i]; p.Probability < 0.25 || p.Probability > 1 {
+			t.Errorf("row %d: %+v", i, p)
+		}
+	}
+	if len(said) != 160 || float64(right)/160 != guessed.Accuracy {
+		t.Errorf("%d predictions, of which %d are right; evaluated %v", len(said), right, guessed.Accuracy)
+	}
+	call("eval", got.Checkpoint, blind, "--sequence", "32").must(t, 2, `"label" is missing`)
+	call("eval", got.Checkpoint, blind, rows, "--predictions", dir+"/said.jsonl").must(t, 2, "one file", "hint: ")
 	call("generate", got.Checkpoint, "--prompt", "gold").must(t, 2, "has a head with labels", "hint: athanor eval")
 	call(append(args, "out="+dir+"/c", "model="+got.Checkpoint, "max_steps=1")...).must(t, 0, "starting from the weights in")
 	if first := steps(t, dir+"/c")[0].Loss; first > list[8].Loss {
@@ -96,6 +118,19 @@ func TestLabels(t *testing.T) {
 	var first, second train.Summary
 	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &first)
 	call(append(args, "out="+dir+"/h", "model="+adapted.Checkpoint, "max_steps=1", "--json")...).must(t, 0, "starting from the adapter").into(t, &second)
+}
+
+// predictions reads what eval has written.
+func predictions(t *testing.T, path string) (list []folder.Prediction) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	check(t, err)
+	for line := range strings.Lines(string(text)) {
+		var p folder.Prediction
+		check(t, json.Unmarshal([]byte(line), &p))
+		list = append(list, p)
+	}
+	return list
 }
 
 // TestLabelsErrors: what cannot be combined with labels is refused, and what to do is said.
@@ -153,6 +188,12 @@ func TestRewardModel(t *testing.T) {
 	if first, list := steps(t, dir+"/c")[0].Loss, steps(t, dir+"/a"); first > list[0].Loss {
 		t.Errorf("from its own folder, the first loss is %v, once %v", first, list[0].Loss)
 	}
+	check(t, os.WriteFile(dir+"/two.jsonl", []byte(`{"prompt": "gold?", "completion": "yellow"}`+"\n"+`{"text": "gold?"}`+"\n"), 0o644))
+	call("eval", got.Checkpoint, dir+"/two.jsonl", "--predictions", dir+"/said.jsonl").must(t, 0)
+	if said := predictions(t, dir+"/said.jsonl"); len(said) != 2 || said[0].Reward == nil || said[1].Reward == nil || *said[0].Reward == *said[1].Reward {
+		t.Errorf("rewards %+v", said)
+	}
+	call("eval", got.Checkpoint, dir+"/two.jsonl").must(t, 2, "a reward model has no labels to guess", "hint: ")
 	call("generate", got.Checkpoint, "--prompt", "gold").must(t, 2, "has a head with labels")
 	call("train", file, "out="+dir+"/d", "model="+got.Checkpoint).must(t, 2, "it is a reward model", "hint: set preference: {loss: reward")
 	var words trained
