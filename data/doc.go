@@ -13,7 +13,8 @@
 //   - .jsonl, .ndjson, .json: one JSON object a line, or one array of them, {"text": ...}, a document each;
 //     or {"prompt": ..., "completion": ...}, a document made of both, of which only the
 //     completion is learnt; or {"messages": [...]} and the like, a conversation (package
-//     chat); or {"prompt": ..., "chosen": ..., "rejected": ...}, a pair of two of these.
+//     chat); or {"prompt": ..., "chosen": ..., "rejected": ...}, a pair of two of these; beside any of
+//     these but pairs, if labels are wanted, "label".
 //   - .parquet: a table (package parquet), each row of which is such an object: columns are
 //     keys, and nulls are left out. Other columns are not read, and where there is a text,
 //     only that is.

@@ -12,6 +12,7 @@
 // Where to look:
 //
 //	folder.go, evaluate.go    losses and gradients of a model folder
+//	labels.go                 what models with labels say of texts
 //	source.go, mxfp4.go       parameters from tensors of files
 //	adapter.go, export.go     LoRA as PEFT folders; folders for other software
 //	prune.go, layers.go       sparse weights, layer by layer

@@ -30,4 +30,5 @@
 //	state.go                                weights and moments as tensors of files
 //	preference.go, rewards.go               pairs: the reference's log-probabilities, rewards
 //	unpaired.go                             single answers: their labels, the estimate of the KL
+//	labels.go                               texts with labels: the head, how many are guessed
 package train
