@@ -18,7 +18,7 @@ func sumFLOPs(_ *Attr, d []Dim) (n int64) {
 }
 
 // linearBytes is the sum over the operands plus, since 4-bit weights are unpacked into memory
-// before they are multiplied, the traffic of unpacking. In FP8, both matrices are read twice, written in a byte a number and read again.
+// before they are multiplied, the traffic of unpacking.
 func linearBytes(a *Attr, d []Dim) (n int64) {
 	for _, x := range d {
 		n += x.Bytes()
@@ -29,18 +29,31 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 	if a.NF4 {
 		n += 2 * int64(d[LinearY].Cols) * int64(d[LinearX].Cols) * d[LinearW].DType.Size()
 	}
-	if a.FP8 {
-		n += d[LinearX].Bytes() + 2*d[LinearX].Elems() + d[LinearW].Bytes() + 2*d[LinearW].Elems()
+	return n
+}
+
+// scaledBytes is the traffic of products in FP8 beside the product: both matrices are read twice and written in a byte a number,
+// and the result is multiplied by scales, of which what it is added to is divided by them.
+func scaledBytes(a *Attr, d []Dim) (n int64) {
+	if !a.FP8 {
+		return 0
+	}
+	for _, x := range d[LinearX : LinearW+1] {
+		n += 2*x.Bytes() + x.Elems()
+	}
+	n += 2 * d[LinearY].Bytes()
+	if a.Acc || len(d) > LinearRes && !d[LinearRes].Absent() {
+		n += 2 * d[LinearY].Bytes()
 	}
 	return n
 }
 
-// derivedBytes is the traffic of multiplying a product by the derivative of an activation.
-func derivedBytes(_ *Attr, d []Dim) int64 {
+// derivedBytes is scaledBytes, and the traffic of multiplying a product by the derivative of an activation.
+func derivedBytes(a *Attr, d []Dim) int64 {
 	if len(d) <= LinearDXX || d[LinearDXX].Absent() {
-		return 0
+		return scaledBytes(a, d)
 	}
-	return 2*d[LinearDXDX].Bytes() + d[LinearDXX].Bytes()
+	return scaledBytes(a, d) + 2*d[LinearDXDX].Bytes() + d[LinearDXX].Bytes()
 }
 
 // attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal, inside the

@@ -203,7 +203,7 @@ var table = [NumOps]Info{
 	// is one chain of fused multiply-adds over the input index, ascending, that starts
 	// from bias+res or y.
 	// With Attr.NF4 w is stored in 4 bits per number, see NF4Block. With Attr.FP8 x and w are rounded first, see fp8.go.
-	Linear: {Name: "linear", Args: args("y:f[N,O]:st x:f[N,I]:rt w:q[I,O]':r bias:f[1,O]:r? res:f[N,O]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearX), Bytes: linearBytes, Rule: oneStart},
+	Linear: {Name: "linear", Args: args("y:f[N,O]:st x:f[N,I]:rt w:q[I,O]':r bias:f[1,O]:r? res:f[N,O]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearX), Bytes: linearBytes, TrailingBytes: scaledBytes, Rule: oneStart},
 	// dx (+)= dy.w^T; w as above. With x (never with Acc) dx = (dy.w^T)*act'(x): the
 	// derivatives of a product and of the activation before it.
 	LinearDX: {Name: "linear_dx", Args: args("dx:f[N,I]:st dy:f[N,O]:rt w:q[I,O]':r x:f[N,I]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearDXDY), Bytes: linearBytes, TrailingBytes: derivedBytes, Rule: notAdded},

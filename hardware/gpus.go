@@ -1,5 +1,10 @@
 package hardware
 
+import (
+	"slices"
+	"strings"
+)
+
 // The GPUs that are known: NVIDIA's of the last four generations that people own or rent, on which Athanor can run.
 //
 // Peaks and bandwidths are the maker's: dense, accumulating in fp32 (tensor cores for bf16, plain units for fp32). Each row
@@ -19,6 +24,19 @@ type gpu struct {
 	host      string
 	peers     float64 // to the other GPUs, one way: NVLink, or the bus through the host
 	source    string
+}
+
+// withoutFP8 are beginnings of the names of Ampere's cards. Tensor cores of all later ones multiply in FP8 at twice the rate of bf16 if
+// sums are in fp32, by the same sources.
+var withoutFP8 = []string{"rtx30", "a", "jetson-orin", "elixir"}
+
+// peak returns the maker's rates.
+func (g gpu) peak() Rate {
+	r := Rate{F32: g.f32 * 1e12, BF16: g.bf16 * 1e12, FP8: 2 * g.bf16 * 1e12}
+	if slices.ContainsFunc(withoutFP8, func(begin string) bool { return strings.HasPrefix(g.name, begin) }) {
+		r.FP8 = 0
+	}
+	return r
 }
 
 // Where the numbers are from.

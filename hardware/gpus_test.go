@@ -33,6 +33,19 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
+// TestFP8Peaks: tensor cores multiply in FP8 as fast as NVIDIA's papers say of a card of each generation, and Ampere's do not.
+func TestFP8Peaks(t *testing.T) {
+	for card, want := range map[string]float64{"rtx3090": 0, "a10": 0, "a100-80": 0, "jetson-orin-64": 0, "rtx4090": 330.3, "l4": 242, "h100": 1979, "b200": 4500, "rtx5090": 419, "rtxpro6000": 1007} {
+		h, err := KnownRank(card, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := h.Engine(device.Compute).Peak.FP8 / 1e12; got < 0.995*want || got > 1.005*want {
+			t.Errorf("%s: %v TFLOP/s, want %v", card, got, want)
+		}
+	}
+}
+
 // TestUnified: a GPU without memory of its own has its host's, of which both tiers together may take no more than there
 // is; there is one to a host, and other hosts are joined by what the board has for it.
 func TestUnified(t *testing.T) {

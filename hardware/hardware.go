@@ -102,7 +102,11 @@ type Engine struct {
 type Rate struct {
 	F32  float64 `json:"f32"`
 	BF16 float64 `json:"bf16"`
+	FP8  float64 `json:"fp8,omitempty"` // of products in FP8; 0: there are no instructions for them
 }
+
+// times returns the rates of so many times as many processors.
+func (r Rate) times(n float64) Rate { return Rate{r.F32 * n, r.BF16 * n, r.FP8 * n} }
 
 // Link joins two tiers, in one direction. A link from the device tier to itself
 // joins the devices of two ranks.
@@ -280,6 +284,9 @@ func (h *Hardware) Parts(c *device.Call) Parts {
 			rate = e.Peak.BF16
 		}
 	}
+	if c.Attr.FP8 && e.Peak.FP8 > 0 {
+		rate = e.Peak.FP8
+	}
 	switch c.Op {
 	case graph.Attention, graph.AttentionBwd:
 		rate *= e.Attention
@@ -444,6 +451,7 @@ func (v *validator) engines(h *Hardware) {
 		at := fmt.Sprintf("engines[%d].", i)
 		v.requireRange(at+"peak.f32", e.Peak.F32, 1e6, 1e18)
 		v.requireRange(at+"peak.bf16", e.Peak.BF16, 1e6, 1e18)
+		v.requireRange(at+"peak.fp8", e.Peak.FP8, 0, 1e18)
 		v.requireRange(at+"matmul", e.Matmul, 1e-4, 1)
 		v.requireRange(at+"attention", e.Attention, 1e-4, 1)
 		v.requireRange(at+"bandwidth", e.Bandwidth, 1e5, 1e15)

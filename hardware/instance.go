@@ -91,7 +91,7 @@ func instanceOf(card, name string) *Instance {
 func (h *Hardware) cut(in *Instance, memory int64) {
 	h.Memory.Device = int64(float64(memory)*in.Memory) - ContextBytes
 	e := h.Engine(device.Compute)
-	e.Peak.F32, e.Peak.BF16, e.Bandwidth = e.Peak.F32*in.Compute, e.Peak.BF16*in.Compute, e.Bandwidth*in.Memory
+	e.Peak, e.Bandwidth = e.Peak.times(in.Compute), e.Bandwidth*in.Memory
 	h.Links = slices.DeleteFunc(h.Links, func(l Link) bool { return l.From == l.To }) // instances cannot reach each other's memory
 }
 

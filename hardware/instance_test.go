@@ -64,7 +64,7 @@ func TestInstance(t *testing.T) {
 		if got, want := h.Memory.Device+ContextBytes, int64(want[1]*40*gib); got != want {
 			t.Errorf("%s: %d bytes, want %d", name, got, want)
 		}
-		if n := nominal("NVIDIA A100-SXM4-40GB MIG " + name); math.Abs(n/312e12-want[0]) > 1e-12 {
+		if n := nominal("NVIDIA A100-SXM4-40GB MIG " + name).BF16; math.Abs(n/312e12-want[0]) > 1e-12 {
 			t.Errorf("the driver's name of %s: %v", name, n)
 		}
 	}

@@ -16,22 +16,22 @@ import (
 // Known machines: a GPU of gpus.go, its bus and its share of a host. Rates of copies are published results of nvbandwidth,
 // those of collectives of nccl-tests (bus bandwidth).
 
-// nominal returns the bf16 peak that a card's maker states, or 0 for an unknown card. A run's MFU is usually
-// given relative to it.
-func nominal(card string) float64 {
+// nominal returns the peaks that a card's maker states, or 0 for an unknown card. A run's MFU is usually
+// given relative to that of bf16.
+func nominal(card string) Rate {
 	card, part, divided := strings.Cut(card, " MIG ") // as the driver calls an instance
 	g := gpuOf(card)
 	if divided {
 		in := instanceOf(card, part)
 		if g == nil || in == nil {
-			return 0
+			return Rate{}
 		}
-		return g.bf16 * 1e12 * in.Compute
+		return g.peak().times(in.Compute)
 	}
 	if g != nil {
-		return g.bf16 * 1e12
+		return g.peak()
 	}
-	return 0
+	return Rate{}
 }
 
 // gpuOf returns the GPU of a name, the driver's or as people write it (RTX 4090, 4090, A100-80GB), without its memory if there is only one
@@ -315,7 +315,7 @@ func (h *Hardware) Share(n int) *Hardware {
 	f := float64(n)
 	for i := range s.Engines {
 		if e := &s.Engines[i]; e.Stream == device.HostCompute || s.Memory.Shared {
-			e.Peak.F32, e.Peak.BF16, e.Bandwidth = e.Peak.F32/f, e.Peak.BF16/f, e.Bandwidth/f
+			e.Peak.F32, e.Peak.BF16, e.Peak.FP8, e.Bandwidth = e.Peak.F32/f, e.Peak.BF16/f, e.Peak.FP8/f, e.Bandwidth/f
 		}
 	}
 	for i := range s.Links {
@@ -352,7 +352,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 		return nil, fmt.Errorf("hardware %q: unknown bus %q; hint: use pcie3, pcie4, pcie5 or c2c", name, bus)
 	}
 	h.Engines = []Engine{{
-		Stream: device.Compute, Peak: Rate{g.f32 * 1e12, g.bf16 * 1e12}, Matmul: g.matmul, Attention: g.attention,
+		Stream: device.Compute, Peak: g.peak(), Matmul: g.matmul, Attention: g.attention,
 		Bandwidth: 0.85 * g.bandwidth * 1e9, Overhead: 3e-6,
 	}}
 	for _, o := range hosts {
@@ -367,7 +367,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 			h.Memory.Device, h.Memory.Shared, h.Memory.Unified = h.Memory.Host, true, true
 		}
 		h.Engines = append(h.Engines, Engine{
-			Stream: device.HostCompute, Peak: Rate{flops, flops}, Matmul: 0.8, Attention: 0.5,
+			Stream: device.HostCompute, Peak: Rate{F32: flops, BF16: flops}, Matmul: 0.8, Attention: 0.5,
 			Bandwidth: 0.8 * o.bandwidth * 1e9, Overhead: 5e-6,
 		})
 		h.Links = append(h.Links,

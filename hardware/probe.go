@@ -215,9 +215,9 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	e.Peak.F32 = max(peak, f32)
 	e.Matmul = f32 / e.Peak.F32
 	e.Peak.BF16 = bf16 / e.Matmul
-	if n := nominal(b.device.Info().Name); s == device.Compute && n > bf16 {
-		e.Matmul = bf16 / n
-		e.Peak.F32, e.Peak.BF16 = f32/e.Matmul, n
+	if n := nominal(b.device.Info().Name); s == device.Compute && n.BF16 > bf16 {
+		e.Matmul = bf16 / n.BF16
+		e.Peak = Rate{F32: f32 / e.Matmul, BF16: n.BF16, FP8: n.FP8}
 	}
 	if e.Attention = attention / e.Peak.F32; kind == graph.BF16 {
 		e.Attention = attention / e.Peak.BF16

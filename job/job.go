@@ -108,12 +108,12 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 		return nil, err
 	}
 	s.choosePrecision()
-	if onGPU := machine.OnGPU(s.Machine()); onGPU && (s.Int8 || s.FP8) {
+	if onGPU := machine.OnGPU(s.Machine()); onGPU && s.Int8 {
 		hint := "set device: cpu"
 		if c.Hardware.Name != "" {
 			hint = "leave out hardware.name"
 		}
-		return nil, s.Fault("precision", s.PrecisionName()+" is trained by the CPU's operators alone; hint: "+hint+", or use fp32 or bf16")
+		return nil, s.Fault("precision", "int8 is trained by the CPU's operators alone; hint: "+hint+", or use fp32 or bf16")
 	} else if s.FP8 && !onGPU {
 		note("a CPU multiplies numbers that are rounded to fp8 in bf16, so precision: fp8 is slower here than bf16: it shows what training in fp8 comes to")
 	}

@@ -39,6 +39,9 @@ func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, err
 // plan is Plan, or its sketch (see search.Request).
 func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*search.Result, error) {
 	m, spec := t.Machine, t.Spec
+	if !m.AtHand() && spec.FP8 && machine.OnGPU(spec.Machine()) && m.Hardware.Engine(device.Compute).Peak.FP8 == 0 {
+		return nil, spec.Fault("precision", m.Hardware.Name+" has no products in fp8, as cards from Ada and Hopper on have them; hint: use bf16")
+	}
 	req := t.Request()
 	req.Sketch = sketch
 	mach := ForSearch(m)

@@ -109,7 +109,9 @@ type part struct {
 
 // parts are what twice as fast is asked of.
 var parts = [...]part{
-	{"arithmetic of the device", engines(device.Compute, func(e *hardware.Engine) { e.Peak.F32, e.Peak.BF16 = 2*e.Peak.F32, 2*e.Peak.BF16 })},
+	{"arithmetic of the device", engines(device.Compute, func(e *hardware.Engine) {
+		e.Peak = hardware.Rate{F32: 2 * e.Peak.F32, BF16: 2 * e.Peak.BF16, FP8: 2 * e.Peak.FP8}
+	})},
 	{"memory of the device", engines(device.Compute, func(e *hardware.Engine) { e.Bandwidth *= 2 })},
 	{"overhead of the device's calls", engines(device.Compute, func(e *hardware.Engine) { e.Overhead /= 2 })},
 	{"arithmetic of the host", engines(device.HostCompute, func(e *hardware.Engine) { e.Peak.F32, e.Peak.BF16 = 2*e.Peak.F32, 2*e.Peak.BF16 })},

@@ -16,6 +16,7 @@
 #   rates    what links, products and attention reach
 #   share    ranks that share sequences or matrices on one card beside one rank, fp32 and bf16 (also in agree)
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
+#   fp8      products in FP8 against their oracles; steps of Llama-3.2-1B and Llama-3-8B in FP8 beside bf16
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   text     text from GPT-2 124M and Llama-3.2-1B, the latter also in 2 GB of memory
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
@@ -364,6 +365,17 @@ large() {
   step llama-3-8b 1024 16 130
 }
 
+# fp8 puts steps in FP8 beside those in bf16: rows of the table, one below the other.
+fp8() {
+  test_of fp8-products 100 device/cuda FP8
+  product
+  local name
+  for name in llama-3.2-1b llama-3-8b; do
+    ours "$name-4096" "$name" 4096 4 120 0
+    ours "$name-4096-fp8" "$name" 4096 4 120 0 precision=fp8
+  done
+}
+
 # grow GB: virtual machines may get their memory as they use it and show little before,
 # which plans would be made for. Touches it until the system shows so much or no more comes.
 grow() {
@@ -432,9 +444,9 @@ offload() {
 }
 
 case $what in
-  checks | speed | large | offload) "$what" ;;
+  checks | speed | fp8 | large | offload) "$what" ;;
   agree | share | sanitize | resume | hosts | cluster | rates | text) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, share, sanitize, resume, hosts, cluster, rates, speed, large, text or offload" >&2; exit 2 ;;
+  *) echo "unknown part $what; hint: checks, agree, share, sanitize, resume, hosts, cluster, rates, speed, fp8, large, text or offload" >&2; exit 2 ;;
 esac
 
 echo

@@ -73,6 +73,7 @@ type target struct {
 	shared  int                      // shared memory limit of a block, bytes
 	major   int                      // the card's major compute capability
 	apart   bool                     // blocks do not continue each other's sums: for tests
+	fp8     bool                     // tensor cores multiply E4M3
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }
 

@@ -144,6 +144,7 @@ type Device struct {
 type chip struct {
 	name, arch         string
 	shared, sms, major int // shared memory of a block, SMs, compute capability
+	capability         int // with the minor one, such as 89
 }
 
 // hopper reports whether kernels may use instructions exclusive to compute capability
@@ -274,6 +275,7 @@ func (c *chip) find(lib *Libraries, index int) (int, error) {
 	c.name = v.Name(n)
 	major, minor := v.Attribute(n, nv.AttrMajor), v.Attribute(n, nv.AttrMinor)
 	c.arch = lib.Compiler.Target(10*major + minor)
+	c.capability = 10*major + minor
 	c.shared, c.sms, c.major = v.Attribute(n, nv.AttrSharedPerBlock), v.Attribute(n, nv.AttrSMs), major
 	if major < 8 {
 		return 0, fmt.Errorf("%s has compute capability %d.%d; hint: use a GPU of 8.0 (Ampere) or later", c.name, major, minor)

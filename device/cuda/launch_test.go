@@ -28,7 +28,7 @@ const (
 
 // elsewhere is a machine for which calls are only built.
 var elsewhere = target{base: [device.NumTiers]uintptr{1 << 40, 1 << 41, 0}, scratch: 1 << 42, room: scratchBytes, library: true,
-	sumRows: 1024, sms: 108, shared: leastShared, major: 8}
+	sumRows: 1024, sms: 108, shared: leastShared, major: 8, fp8: true}
 
 // launchesOf returns all launches that calls would start, including those in the library's place.
 func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {

@@ -170,7 +170,7 @@ func (l *library) untuned(list []choiceKey, works []work) []choiceKey {
 			continue
 		}
 		k := choiceKey{w.product.describe(func(o device.Operand) uintptr { return uintptr(o.Addr) }), w.product.added()}
-		if _, ok := l.choice(k); !ok && k.large(l.least) && !slices.Contains(list, k) {
+		if _, ok := l.choice(k); !ok && !ofCodes(k.product) && k.large(l.least) && !slices.Contains(list, k) {
 			list = append(list, k)
 		}
 		list = l.untuned(list, w.instead)

@@ -18,7 +18,10 @@ import (
 
 // weighted adds a product whose b is a weight, packed or not.
 func (b *builder) weighted(p product) error {
-	if !b.call.Attr.NF4 {
+	switch {
+	case b.call.Attr.FP8:
+		return inFP8(b, p)
+	case !b.call.Attr.NF4:
 		return b.product(p)
 	}
 	inner := p.a.Cols

@@ -109,7 +109,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 func (d *Device) target() target {
 	a := &d.arenas
 	t := target{scratch: a.workspace + workspaceBytes, room: a.room, flags: a.flagsAt(), library: d.library.lt != nil, sumRows: d.options.SumRows,
-		sms: d.chip.sms, shared: d.chip.shared, major: d.chip.major, hopper: d.chip.hopper(), apart: d.apart}
+		sms: d.chip.sms, shared: d.chip.shared, major: d.chip.major, hopper: d.chip.hopper(), fp8: d.chip.fp8(), apart: d.apart}
 	for tier := range t.base {
 		t.base[tier] = a.base(device.Tier(tier))
 	}
@@ -158,7 +158,7 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 }
 
 // scratching lists the kernels that use the compute stream's scratch memory or flags.
-var scratching = map[string]bool{"sums": true, "embed_bwd": true, "nf4": true, "dispatch": true, "expert_linear": true, "expert_dw": true,
+var scratching = map[string]bool{"sums": true, "embed_bwd": true, "nf4": true, "fp8": true, "rescale": true, "dispatch": true, "expert_linear": true, "expert_dw": true,
 	"expert_linear_mma": true, "expert_dw_mma": true, "expert_linear_wgmma": true, "expert_dw_wgmma": true, "wgrad_wgmma": true}
 
 // newFlags allocates the flags of the host's calls in pinned memory.

@@ -71,7 +71,7 @@ func linearDX(b *builder) error {
 // cards; those of compute capability 12 (GeForce) multiply with the same instructions as these.
 func (b *builder) derives(p product, x device.Operand) bool {
 	a := &b.call.Attr
-	return b.library && (b.major == 9 || b.major == 10) && a.Act == model.GELUTanh && !a.NF4 && p.y.Rows > 0 && inWholePacks(p.y) && inWholePacks(p.a) &&
+	return b.library && (b.major == 9 || b.major == 10) && a.Act == model.GELUTanh && !a.NF4 && !a.FP8 && p.y.Rows > 0 && inWholePacks(p.y) && inWholePacks(p.a) &&
 		b.packed(p.y) && b.packed(p.a) && b.packed(p.b) && b.packed(x)
 }
 
@@ -229,7 +229,7 @@ func (p *product) suits() bool {
 func (p *product) added() bool { return !p.res.Absent() || p.acc }
 
 var (
-	ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16}
+	ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16, graph.U8: nv.LtE4M3}
 	ltBytes = map[int]int64{nv.LtF32: 4, nv.LtBF16: 2}
 )
 

@@ -397,7 +397,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		d    graph.DType
 	}
 	cases := []named{{"llama-tiny", graph.BF16}, {"gpt2-tiny", graph.F32}, {"gemma3-tiny", graph.F32}, {"gemma2-tiny", graph.BF16}, {"gemma4-tiny", graph.BF16}, {"gemma4-small-tiny lora", graph.BF16}, {"gemma4-moe-tiny", graph.F32}, {"deepseek3-tiny", graph.BF16}, {"qwen3-moe-tiny", graph.BF16}, {"glm4-moe-tiny", graph.BF16},
-		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"granite-h-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}, {"qwen3-tiny noise", graph.BF16}, {"llama-tied in parts", graph.BF16}}
+		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"granite-h-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}, {"qwen3-tiny noise", graph.BF16}, {"llama-tied in parts", graph.BF16}, {"llama-tiny fp8", graph.BF16}}
 	if cuda.OnGPU() { // where it takes no time
 		cases = append(cases, named{"gpt2-untied", graph.BF16}, named{"qwen2-tiny", graph.F32}, named{"qwen3-tiny", graph.BF16},
 			named{"olmo2-tiny", graph.BF16}, named{"mixtral-tiny", graph.F32}, named{"olmoe-tiny", graph.BF16})
@@ -413,6 +413,8 @@ func TestPlansChangeNothing(t *testing.T) {
 			f.quantize(t)
 		case "noise":
 			f.adapt(t).model.LoRA.Dropout, f.model.Neftune = 0.25, 5
+		case "fp8":
+			check(t, model.MultiplyFP8(f.model))
 		case "in parts":
 			f.parts = 3
 		}

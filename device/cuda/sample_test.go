@@ -228,6 +228,9 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		}
 		if s.IntN(2) == 0 {
 			s.mat(n, out)
+			if s.call.Attr.FP8 {
+				s.early = 1. / 256 // of bias and residual
+			}
 		}
 	},
 	graph.LinearDX: func(s *sample) {

@@ -27,10 +27,11 @@ func (s *sample) stats(rows int) {
 	}
 }
 
-// maybePacked makes a weight, in 4 bits one time in three.
+// maybePacked makes a weight, in 4 bits one time in three, and to be multiplied in FP8 another.
 func (s *sample) maybePacked(in, out int) {
-	if s.IntN(3) > 0 {
+	if kind := s.IntN(3); kind > 0 {
 		s.weight(s.float, in, out)
+		s.call.Attr.FP8 = kind == 2 && (s.call.Op == graph.Linear || s.call.Op == graph.LinearDX)
 		return
 	}
 	s.packed(in, out)

@@ -43,7 +43,7 @@ var parts = map[string][]string{
 	"attention_wgmma": {"cap.cuh", "attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
 	"attention_bwd_wide": {"cap.cuh", "attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wide.cuh"}, "attention_bwd_wide_wgmma": {"cap.cuh", "attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "wide.cuh"},
 	"route": {"router.cuh"}, "route_bwd": {"router.cuh", "dispatch.cuh"},
-	"soft_cap": {"cap.cuh"}, "product": {"chains.cuh"}, "cross_entropy": {"copies.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
+	"soft_cap": {"cap.cuh"}, "product": {"chains.cuh"}, "cross_entropy": {"copies.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "fp8": {"fp8.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
 	"expert_linear_mma": {"copies.cuh", "mma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_mma": {"copies.cuh", "mma.cuh", "dispatch.cuh", "gather.cuh"},
 	"expert_linear_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
 	"muon_mean": {"draws.cuh", "update.cuh"}, "drop": {"draws.cuh"}, "jitter": {"draws.cuh"},

@@ -1,7 +1,7 @@
 // Definitions that all kernels share. They use no headers: NVRTC has none. A unit is
 // this file, one kernel's file and a few macros that specialise it:
 //
-//   T0 .. T8  storage types of the operands (f32, bf16, i32, f64, u16)
+//   T0 .. T8  storage types of the operands (f32, bf16, i32, f64, u16, u8)
 //   VEC       neighbouring elements that a thread loads and stores at once
 //   HEAD      size of an attention head
 //   STARTS    the operand of attention that says where documents begin, if there is one
@@ -16,6 +16,7 @@ typedef float f32;
 typedef double f64;
 struct bf16 { unsigned short bits; };
 struct u16 { unsigned short bits; };
+struct u8 { unsigned char bits; }; // a code of E4M3
 
 #ifndef DYNAMIC // dynamic shared memory, sized by the launch and aligned for 16-byte copies
 #define DYNAMIC(name) extern __shared__ __align__(16) float name[]
@@ -42,6 +43,11 @@ static __device__ inline float get(f32 x) { return x; }
 static __device__ inline float get(f64 x) { return (float)x; }
 static __device__ inline float get(i32 x) { return (float)x; }
 static __device__ inline float get(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+// The code is the upper part of a float whose exponent is 120 less; the last one is NaN.
+static __device__ inline float get(u8 x) {
+  float v = __uint_as_float((x.bits & 127u) << 20) * 0x1p120f;
+  return (x.bits & 127) == 127 ? __uint_as_float(0x7fc00000) : x.bits & 128 ? -v : v;
+}
 
 static __device__ inline void put(f32* p, float v) { *p = v; }
 static __device__ inline void put(f64* p, float v) { *p = v; }

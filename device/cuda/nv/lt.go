@@ -41,6 +41,7 @@ func OpenLt(p Places) (*Lt, error) {
 const (
 	LtF32       = 0
 	LtBF16      = 14
+	LtE4M3      = 28
 	ltCompute32 = 68
 
 	descTransA      = 3

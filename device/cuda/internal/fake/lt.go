@@ -146,6 +146,9 @@ func (t *lt) matmul(a []uintptr) int32 {
 	if !p.fits() || p.lc.kind != p.ld.kind || p.la.kind != p.lb.kind {
 		return wrongArgument
 	}
+	if p.la.kind == nv.LtE4M3 && !(p.desc.transA && !p.desc.transB && (p.a|p.b|p.c|p.d)%16 == 0 && p.la.rows%16 == 0 && p.la.lead%16 == 0 && p.lb.lead%16 == 0 && p.ld.rows%16 == 0) {
+		return notSupported // as on Ada and Hopper
+	}
 	if algo.Fails || algo.Needs > 0 && (p.a|p.b|p.c|p.d|p.desc.extra)%uintptr(algo.Needs) != 0 {
 		return notSupported
 	}
@@ -232,8 +235,27 @@ func element(p uintptr, l ltLayout, r, c int, transposed bool) float32 {
 }
 
 func number(p uintptr, kind, i int) float32 {
-	if kind == nv.LtF32 {
+	switch kind {
+	case nv.LtF32:
 		return *(*float32)(unsafe.Add(pointer(p), 4*i))
+	case nv.LtE4M3:
+		return fromE4M3(*(*byte)(unsafe.Add(pointer(p), i)))
 	}
 	return float16.FromBF16(*(*uint16)(unsafe.Add(pointer(p), 2*i)))
+}
+
+// fromE4M3 returns the number of a code: 4 bits of exponent and 3 of mantissa, no infinities.
+func fromE4M3(code byte) float32 {
+	exponent, mantissa := int(code>>3&15), float64(code&7)
+	v := math.Ldexp(8+mantissa, exponent-10)
+	switch {
+	case code&127 == 127:
+		return float32(math.NaN())
+	case exponent == 0:
+		v = math.Ldexp(mantissa, -9)
+	}
+	if code > 127 {
+		v = -v
+	}
+	return float32(v)
 }

@@ -287,6 +287,8 @@ func doubles(t map[string]op) {
 func conversions(t map[string]op) {
 	same := one(func(a uint64) uint64 { return a })
 	for _, to := range []string{"u16", "u32", "u64", "s16", "s32", "s64"} {
+		t["cvt."+to+".u8"] = one(func(a uint64) uint64 { return uint64(uint8(a)) })
+		t["cvt."+to+".s8"] = one(func(a uint64) uint64 { return uint64(int8(a)) })
 		t["cvt."+to+".u16"] = one(func(a uint64) uint64 { return uint64(uint16(a)) })
 		t["cvt."+to+".u32"] = one(func(a uint64) uint64 { return uint64(uint32(a)) })
 		t["cvt."+to+".u64"], t["cvt."+to+".s64"] = same, same
