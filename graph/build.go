@@ -367,7 +367,7 @@ func (b *builder) layer(l, x int) int {
 		out = name + ".sum"
 	}
 	switch f, experts := model.FeedForwardOf(m, l); {
-	case m.Apart:
+	case model.NormsExperts(m):
 		b.seg.Out = (&mixture{b, p, name}).addNormed(out, n2, mid)
 	case experts:
 		b.seg.Out = (&mixture{b, p, name}).addTo(out, n2, mid)

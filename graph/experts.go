@@ -89,7 +89,7 @@ func (b *mixture) multiply(x, weights, experts int) int {
 	return down
 }
 
-// addNormed appends a feed-forward and experts beside it, each with norms of its own (see model.Model.Apart), and returns out, the norm of
+// addNormed appends a feed-forward and experts beside it, each with norms of its own (see model.NormsExperts), and returns out, the norm of
 // their sum added to the residual stream:
 //
 //	shared  = norm(down.act(up.x))
@@ -132,7 +132,11 @@ func (b *mixture) shared(x, res int) int {
 		b.node(Route, Attr{Sigmoid: true}, weights, b.all(b.tokens(name+".experts", 1, I32)), b.all(logits))
 	}
 	up := b.tokens(name+".up", 2*f, g.DType, f)
-	b.linears([]Use{{up, 0, f}, {up, f, 2 * f}}, b.all(x), p, false)
+	if m.FusedGate() {
+		b.linear(b.all(up), b.all(x), p, false, absent)
+	} else {
+		b.linears([]Use{{up, 0, f}, {up, f, 2 * f}}, b.all(x), p, false)
+	}
 	act := b.tokens(name+".act", f, g.DType)
 	b.node(SwiGLU, Attr{Act: b.act}, trimmed(b.all(act), b.all(up), weights)...)
 	y := b.tokens(name, m.Width, g.DType)

@@ -184,7 +184,7 @@ func CheckSlabs(m *model.Model, n int) error {
 		return nil
 	case n > mostSlabs:
 		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
-	case m.Global != model.Global{} || m.LayerScale || m.Apart || m.ValueNorm || m.Latent.Some():
+	case m.Global != model.Global{} || m.LayerScale || model.NormsExperts(m) || m.ValueNorm || m.Latent.Some():
 		return fmt.Errorf("the matrices of layers whose heads differ, or are made from latents, (%s) cannot be shared by ranks"+hint, m.Family)
 	case model.Crosses(m):
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks where layers read keys and values of others"+hint, m.Family)

@@ -36,7 +36,8 @@ type Family struct {
 	HeadBias  bool   // the head has a bias
 	Mixture   bool   // the feed-forward is a choice among experts
 	Ahead     bool   // files may have layers beyond the last, which predict further tokens: they are carried
-	MayMix    bool   // models may have experts, beside a feed-forward of all tokens, see Model.Apart
+	MayMix    bool   // models may have experts, beside a feed-forward of all tokens
+	Apart     bool   // these then have norms of their own, see NormsExperts
 	Stacked   bool   // files may have all experts in one tensor, in the order of operators, see Param.Stacked
 	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Transposed
 	Square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
@@ -67,11 +68,7 @@ type Model struct {
 	// result is multiplied by the sigmoid of one more output of the router's kind.
 	Shared     int
 	SharedGate bool
-	// Apart says that the router, the experts and the feed-forward beside them each read the residual stream through a norm of their
-	// own, that what the latter two compute is normalised before it is added up, and that each expert's weight is multiplied by a
-	// number of its own, which is trained: Gemma 4.
-	Apart  bool
-	Router Router
+	Router     Router
 	// Dense is how many layers, from the first on, have one feed-forward for all tokens, DenseWidth wide, instead of experts.
 	Dense, DenseWidth int
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
@@ -193,6 +190,11 @@ func (m *Model) Gated() bool { return !m.Family.Ungated }
 
 // Mixture reports whether the feed-forward is a choice among experts.
 func (m *Model) Mixture() bool { return m.Family.Mixture || m.Family.MayMix && m.Experts > 0 }
+
+// NormsExperts reports whether the router, the experts and the feed-forward beside them each read the residual stream through a norm of their
+// own, what the latter two compute is normalised before it is added up, and each expert's weight is multiplied by a number of its own,
+// which is trained: Gemma 4.
+func NormsExperts(m *Model) bool { return m.Family.Apart && m.Experts > 0 }
 
 // OneNorm reports whether attention and feed-forward read the same norm of the residual stream.
 func (m *Model) OneNorm() bool { return m.Parallel && m.Family.OneNorm }
@@ -425,7 +427,7 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
 	case m.Shared < 0 || m.Shared > maxWidth || m.Shared > 0 && !m.Mixture():
 		return fmt.Errorf("the feed-forward that is shared beside experts is %d wide; hint: it must be from 1 to %d, or 0 for none, as without experts", m.Shared, maxWidth)
-	case m.Apart != (m.Family.MayMix && m.Experts > 0) || m.Apart && (m.Shared == 0 || m.Router != Router{} || m.Dense > 0):
+	case m.Family.MayMix && m.Experts > 0 && (m.Shared == 0 || m.Router != Router{} || m.Dense > 0):
 		return fmt.Errorf("%s cannot have %d experts beside a feed-forward of %d; hint: give both, or neither", m.Family, m.Experts, m.Shared)
 	case m.Router != (Router{}) && !m.Mixture() || m.Dense != 0 && !m.Mixture():
 		return fmt.Errorf("%s has no experts, but a router or layers without experts; hint: leave both out", m.Family)

@@ -126,7 +126,7 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Norms.Before() && !m.Parallel {
 		b.norm(n.Norm2)
 	}
-	if m.Apart {
+	if NormsExperts(m) {
 		b.sharedWeights(n)
 		b.norm(n.SharedNorm)
 		b.vector(n.RouterGain, m.Width, Ones)
@@ -246,7 +246,7 @@ func LayerScaleOf(m *Model, layer int) string {
 // the names in files do (Mixtral's with block_sparse_moe), where each expert has its own tensors.
 func (m *Model) expertParams(b *paramList, n TensorNames) {
 	b.linear(n.Router, m.Width, m.Experts, m.MLPBias, m.InitStd)
-	if m.Apart {
+	if NormsExperts(m) {
 		b.norm(n.ExpertNorm)
 		b.vector(n.ExpertGain, 1, Ones)
 		gain := &b.list[len(b.list)-1]
@@ -257,7 +257,9 @@ func (m *Model) expertParams(b *paramList, n TensorNames) {
 	switch {
 	case n.Experts != "":
 		b.experts(n.Experts+gateUp, 2*m.FeedForward, m.Width)
+		b.inFiles(n.ExpertsUp)
 		b.experts(n.Experts+down, m.Width, m.FeedForward)
+		b.inFiles(n.ExpertsDown)
 	case m.Family.FusedMix:
 		b.fusedExperts(all+gateUp, 2*m.FeedForward, m.Width, true)
 		b.fusedExperts(all+down, m.Width, m.FeedForward, false)
@@ -265,7 +267,7 @@ func (m *Model) expertParams(b *paramList, n TensorNames) {
 		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.Gate, n.Up)
 		b.experts(all+down, m.Width, m.FeedForward, n.Down)
 	}
-	if m.Apart {
+	if NormsExperts(m) {
 		b.norm(n.ExpertOutNorm)
 	} else {
 		b.sharedWeights(n)
@@ -290,8 +292,12 @@ func (b *paramList) sharedWeights(n TensorNames) {
 	if m.SharedGate {
 		b.linear(n.SharedRouter, m.Width, 1, false, m.InitStd)
 	}
-	b.linear(n.SharedGate, m.Width, m.Shared, false, m.InitStd)
-	b.linear(n.SharedUp, m.Width, m.Shared, false, m.InitStd)
+	if m.FusedGate() {
+		b.linear(n.SharedGate, m.Width, 2*m.Shared, false, m.InitStd)
+	} else {
+		b.linear(n.SharedGate, m.Width, m.Shared, false, m.InitStd)
+		b.linear(n.SharedUp, m.Width, m.Shared, false, m.InitStd)
+	}
 	b.linear(n.SharedDown, m.Shared, m.Width, false, m.InitStd)
 }
 
@@ -314,13 +320,14 @@ type TensorNames struct {
 	PerLayerOutNorm             string
 	Gate, Up, Down              string // with experts: formats of the expert's number
 	Experts                     string // what names of experts begin with of which files have all in one tensor, in the order of operators
+	ExpertsUp, ExpertsDown      string // whole names of these in files, where they differ from those in memory
 	Router                      string
 	RouterBias                  string // the whole name, see Router.Bias
 	DenseGate, DenseUp          string // of layers without experts, see Model.Dense
 	DenseDown                   string
 	SharedGate, SharedUp        string // of the feed-forward beside the experts
 	SharedDown, SharedRouter    string
-	SharedNorm                  string // after it, see Model.Apart
+	SharedNorm                  string // after it, see NormsExperts
 	ExpertNorm, ExpertOutNorm   string // before and after the experts, likewise
 	RouterGain, ExpertGain      string // whole names, likewise
 	QueryDown, QueryNorm        string // of latents, see Latent
@@ -395,6 +402,13 @@ func (b *paramList) experts(name string, rows, cols int, parts ...string) {
 		parts[i] = b.prefix + part + ".weight"
 	}
 	p.Parts = strings.Join(parts, " ")
+}
+
+// inFiles gives the last parameter, of all experts, the name that files have for it, if it is another than in memory.
+func (b *paramList) inFiles(name string) {
+	if name != "" {
+		b.list[len(b.list)-1].Parts = b.prefix + name
+	}
 }
 
 // fusedExperts adds a matrix of all experts' matrices of rows x cols, stored [out, in], which

@@ -23,6 +23,9 @@ func (m PEFT) nameInMemory(name string) string {
 	if name == m.HeadName() && !Classifies(m.Model) {
 		return headModule + ".weight"
 	}
+	if m.Family.Tensors.Experts != "" { // then the module is called alike
+		return beginInMemory(name)
+	}
 	return strings.Replace(beginInMemory(name), ".block_sparse_moe.", ".mlp.", 1)
 }
 

@@ -143,6 +143,8 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
 	case p.Adapter && p.Transposed:
 		return []Tensor{{Name: peftPrefix + beginInMemory(p.Name), Shape: []int{p.Cols, p.Rows}}}
+	case p.Parts != "" && !strings.Contains(p.Parts, "%d"):
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Experts, p.Rows / p.Experts, p.Cols}}}
 	case p.Parts != "":
 		return p.expertTensors()
 	case p.Transposed:

@@ -341,7 +341,7 @@ func Fingerprint(g *graph.Graph) string {
 		if m.Shared > 0 || m.SharedGate {
 			frozen += fmt.Sprintf(" shared%d/%v", m.Shared, m.SharedGate)
 		}
-		if m.Apart {
+		if model.NormsExperts(&m) {
 			frozen += " apart"
 		}
 		if m.Router != (model.Router{}) || m.Dense > 0 || m.DenseWidth > 0 {

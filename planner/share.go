@@ -60,7 +60,7 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 		pl := best.Best.Plan
 		sequences, matrices = pressed(pl), pressed(pl) && (unequal || pl.Pipeline != nil) || streamed(pl)
 	}
-	sketches, lacks, bad := t.sketchDivisions(ctx, note, best, func(d division) bool {
+	sketches, lacks, bad := sketchDivisions(ctx, t, note, best, func(d division) bool {
 		return (d.sequence == 1 || sequences) && (d.tensor == 1 || matrices)
 	})
 	if bad != nil {
@@ -104,7 +104,7 @@ type sketched struct {
 
 // sketchDivisions sketches plans of all divisions that may be faster than the best plan so far, the fastest first, and returns what the
 // others lack, the least first.
-func (t *Task) sketchDivisions(ctx context.Context, note func(string), best *search.Result, worth func(division) bool) (list []sketched, lacks []error, err error) {
+func sketchDivisions(ctx context.Context, t *Task, note func(string), best *search.Result, worth func(division) bool) (list []sketched, lacks []error, err error) {
 	bound := math.Inf(1)
 	if best != nil {
 		bound = (1 - enoughGain) * best.Fastest()

@@ -206,6 +206,10 @@ SCANS = dict(mamba_n_heads=4, mamba_d_state=5, mamba_d_conv=3)
 CASES |= {
     "granite-h-tiny": ("GraniteMoeHybrid", {k: v for k, v in SQUARE.items() if k != "intermediate_size"} | SCANS | dict(shared_intermediate_size=44, num_local_experts=0, mamba_n_groups=1, mamba_proj_bias=True,
                        layer_types=["linear_attention", "full_attention"], embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0, tie_word_embeddings=True)),
+    "granite-h-moe-tiny": ("GraniteMoeHybrid", SQUARE | SCANS | dict(intermediate_size=12, shared_intermediate_size=20, num_local_experts=5, num_experts_per_tok=2, mamba_n_groups=1,
+                           layer_types=["linear_attention", "full_attention"], embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)),
+    "granite-moe-tiny": ("GraniteMoe", SQUARE | dict(intermediate_size=12, num_local_experts=5, num_experts_per_tok=2, tie_word_embeddings=True,
+                         embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.2, logits_scaling=2.0)),
     "nemotron-h-tiny": ("NemotronH", TEXT | dict(ssm_state_size=5, mamba_num_heads=4, mamba_head_dim=6, n_groups=2, conv_kernel=3, use_bias=True,
                                                  layers_block_type=["linear_attention", "mlp", "full_attention"])),
     "bamba-tiny": ("Bamba", SQUARE | SCANS | dict(mamba_n_groups=2, attn_layer_indices=[1], tie_word_embeddings=True, rms_norm_eps=1e-2)),
@@ -276,6 +280,8 @@ LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "
 LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
 LORA["nemotron-h-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "up_proj"])
 LORA["granite-h-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "input_linear"])
+LORA["granite-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_parameters=["gate_up_proj", "down_proj"])
+LORA["granite-h-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "input_linear", "output_linear"])
 LORA["cohere-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "down_proj"])
 LORA["apertus-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"])
 # With magnitudes; weights with biases and without, and with columns that files have in another order.
@@ -290,7 +296,8 @@ LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", 
 NF4 = {"llama-nf4"}
 
 # What names in files have for a part of those in memory.
-IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "NemotronH": ("model.", "backbone."), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe.")}
+IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "NemotronH": ("model.", "backbone."), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe."),
+            "GraniteMoe": (".router.", ".router.layer."), "GraniteMoeHybrid": (".router.", ".router.layer.")}
 
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig", "Gemma4": "Gemma4TextConfig"}
 

@@ -456,10 +456,11 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 		m.DenseWidth = m.FeedForward * m.Active // likewise
 	}
 	m.Router.Groups, m.Router.Best = 0, 0
-	if m.Apart = m.Family.MayMix && m.Experts > 0; m.Apart {
+	beside := m.Family.MayMix && m.Experts > 0
+	if beside {
 		m.NormedRoute = true
 	}
-	if m.Shared > 0 || m.Apart {
+	if m.Shared > 0 || beside {
 		m.Shared = m.FeedForward * m.Active // as wide as a token's experts together
 	}
 	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {

@@ -28,7 +28,8 @@ func TestParamCounts(t *testing.T) {
 		"gemma-3-270m": 268098176, "gemma-3-1b": 999885952,
 		"pythia-70m": 70426624, "pythia-160m": 162322944, "pythia-410m": 405334016, "pythia-1b": 1011781632, "pythia-1.4b": 1414647808,
 		"phi-3-mini": 3821079552, "phi-4": 14659507200, "smollm3-3b": 3075098624,
-		"granite-3.0-2b": 2533531648, "granite-3.0-8b": 8170848256,
+		"granite-3.0-2b": 2533531648, "granite-3.0-8b": 8170848256, "granite-3.0-1b-a400m": 1334628352, "granite-3.0-3b-a800m": 3298793472,
+		"granite-4.0-h-tiny": 6939037248, "granite-4.0-h-small": 32207337984, // as transformers counts them
 		"starcoder2-3b": 3030371328, "stablelm-2-1.6b": 1644515328, "phi-1.5": 1418270720, "phi-2": 2779683840, "olmo-3-7b": 7298011136,
 		"olmo-2-1b": 1484916736, "olmo-2-7b": 7298617344, "olmo-2-13b": 13716198400,
 		"llama-2-70b": 68976648192, "llama-3-70b": 70553706496, "llama-3.1-8b": 8030261248, "llama-3.1-70b": 70553706496,

@@ -16,7 +16,7 @@ import (
 
 // families are all families, oldest first.
 var families = []*family{
-	&gpt2, &opt, &gptNeoX, &llama, &phi, &mistral, &mixtral, &starCoder2, &stableLM, &qwen2, &phi3, &granite, &olmoE,
+	&gpt2, &opt, &gptNeoX, &llama, &phi, &mistral, &mixtral, &starCoder2, &stableLM, &qwen2, &phi3, &granite, &graniteMoE, &olmoE,
 	&olmo2, &qwen3, &qwen3MoE, &gemma3, &smolLM3, &gptOSS, &olmo3,
 	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan, &qwen2MoE, &gemma2, &glm4MoE, &miniMaxM2, &ernieMoE,
 	&qwen3Next, &qwen35, &qwen35MoE, &gemma4,

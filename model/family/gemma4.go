@@ -13,7 +13,7 @@ import (
 // layer, and, in layers without a window, larger heads, of whose pairs only the fastest rotate and whose values are keys. In the
 // small models layers read embeddings of their own, and the last ones the keys and values of others.
 var gemma4 = family{
-	Family: model.Family{Name: "gemma4_text", MayMix: true, Tensors: gemma4Names()},
+	Family: model.Family{Name: "gemma4_text", MayMix: true, Apart: true, Tensors: gemma4Names()},
 	class:  "Gemma4ForCausalLM",
 	fixed:  gemma4Fixed,
 	table: changed(gemma4Table,
@@ -121,12 +121,12 @@ func (c *config) gemma4Experts(m *model.Model) {
 	c.get("num_experts", &n)
 	c.get("top_k_experts", &active)
 	if c.get("moe_intermediate_size", &width); has {
-		m.Experts, m.Active, m.Shared, m.FeedForward, m.NormedRoute, m.Apart = n, active, m.FeedForward, width, true, true
+		m.Experts, m.Active, m.Shared, m.FeedForward, m.NormedRoute = n, active, m.FeedForward, width, true
 	}
 }
 
 func writeGemma4Experts(m *model.Model, kv map[string]any) {
-	if kv["enable_moe_block"] = m.Apart; m.Apart {
+	if kv["enable_moe_block"] = m.Experts > 0; m.Experts > 0 {
 		add(kv, map[string]any{"num_experts": m.Experts, "top_k_experts": m.Active, "intermediate_size": m.Shared, "moe_intermediate_size": m.FeedForward})
 	}
 }

@@ -9,7 +9,7 @@ import (
 // graniteHybrid is Granite 4.0-H: scans of Mamba2 in most layers, attention without positions in the others, and Granite's constant
 // factors.
 var graniteHybrid = family{
-	Family: model.Family{Name: "granitemoehybrid", FusedGate: true, Tensors: graniteHybridNames()},
+	Family: model.Family{Name: "granitemoehybrid", FusedGate: true, MayMix: true, Tensors: graniteHybridNames()},
 	class:  "GraniteMoeHybridForCausalLM",
 	table: changed(without(mambaTable, "intermediate_size"),
 		row{key: "hidden_act", field: activation, def: "silu", only: []string{"silu"}}, // that of convolutions, too
@@ -20,19 +20,28 @@ var graniteHybrid = family{
 		row{key: "logits_scaling", field: logitsOver, def: 1},
 		row{key: "multipliers", read: (*config).someMultiplier},
 		row{key: "shared_intermediate_size", field: feedForward, def: 1024},
-		row{key: "num_local_experts", read: noExperts, write: func(_ *model.Model, kv map[string]any) { kv["num_local_experts"] = 0 }},
+		row{key: "num_local_experts", read: readGraniteExperts, write: writeGraniteExperts, own: true},
+		routerLoss,
 		row{key: "layer_types", read: mambaLayers, write: writeMambaLayers, own: true},
 		row{key: "position_embedding_type", read: someTurned, write: writeSomeTurned},
 		rope(rotary{}),
 	),
-	// What only models with experts read, and in what chunks others scan.
-	ignored: []string{"intermediate_size", "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef", "mamba_chunk_size", "init_method", "normalization_function"},
+	// What only models with experts have, and in what chunks others scan.
+	ignored: []string{"intermediate_size", "num_experts_per_tok", "mamba_chunk_size", "init_method", "normalization_function"},
 	typical: "granite-4.0-h-micro",
 	published: map[string]string{
 		"granite-4.0-h-micro": `{"num_hidden_layers": 40, "hidden_size": 2048, "num_key_value_heads": 8, "shared_intermediate_size": 8192, "num_local_experts": 0,
 			"vocab_size": 100352, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
 			"embedding_multiplier": 12, "residual_multiplier": 0.22, "attention_multiplier": 0.015625, "logits_scaling": 8,
 			"mamba_n_heads": 64, "mamba_d_state": 128, "layer_types": ` + graniteLayers + `}`,
+		"granite-4.0-h-tiny": `{"num_hidden_layers": 40, "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 4, "intermediate_size": 512, "shared_intermediate_size": 1024,
+			"num_local_experts": 64, "num_experts_per_tok": 6, "vocab_size": 100352, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+			"embedding_multiplier": 12, "residual_multiplier": 0.22, "attention_multiplier": 0.0078125, "logits_scaling": 6,
+			"mamba_n_heads": 48, "mamba_d_state": 128, "layer_types": ` + graniteLayers + `}`,
+		"granite-4.0-h-small": `{"num_hidden_layers": 40, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 768, "shared_intermediate_size": 1536,
+			"num_local_experts": 72, "num_experts_per_tok": 10, "vocab_size": 100352, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+			"embedding_multiplier": 12, "residual_multiplier": 0.22, "attention_multiplier": 0.0078125, "logits_scaling": 16,
+			"mamba_n_heads": 128, "mamba_d_state": 128, "layer_types": ` + graniteLayers + `}`,
 	},
 }
 
@@ -42,16 +51,25 @@ const graniteLayers = `["mamba", "mamba", "mamba", "mamba", "mamba", "attention"
 	"mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba"]`
 
 func graniteHybridNames() model.TensorNames {
-	n := mambaNames(llamaNames, "mamba.")
+	n := mambaNames(graniteMoENames(), "mamba.")
 	n.Gate, n.Up, n.Down = "shared_mlp.input_linear", "", "shared_mlp.output_linear"
+	n.SharedGate, n.SharedDown = n.Gate, n.Down
 	return n
 }
 
-// noExperts refuses what is not built.
-func noExperts(c *config, _ *model.Model) {
-	n := 8
-	if c.get("num_local_experts", &n); n != 0 {
-		c.fail("num_local_experts is %d: %w: of Granite 4.0-H only models without experts are supported, such as granite-4.0-h-micro", n, ErrUnsupported)
+// readGraniteExperts reads the experts beside the feed-forward, if there are any: that is then Shared.
+func readGraniteExperts(c *config, m *model.Model) {
+	n, active, width := 8, 2, 11008
+	c.get("num_local_experts", &n)
+	c.get("num_experts_per_tok", &active)
+	if c.get("intermediate_size", &width); n != 0 {
+		m.Experts, m.Active, m.Shared, m.FeedForward, m.NormedRoute = n, active, m.FeedForward, width, true
+	}
+}
+
+func writeGraniteExperts(m *model.Model, kv map[string]any) {
+	if kv["num_local_experts"] = m.Experts; m.Experts > 0 {
+		add(kv, map[string]any{"num_experts_per_tok": m.Active, "shared_intermediate_size": m.Shared, "intermediate_size": m.FeedForward})
 	}
 }
 
