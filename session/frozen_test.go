@@ -224,7 +224,7 @@ func TestFrozenPlans(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 22))
 	for _, name := range testkit.Sample([]string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny", "llama-tiny sinks", "mistral-tiny sinks lora bf16",
 		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "gemma2-tiny lora bf16", "gemma4-tiny", "gemma4-tiny lora bf16", "gemma4-small-tiny", "gemma4-small-tiny lora bf16 nf4", "gemma4-moe-tiny", "deepseek2-tiny", "deepseek3-tiny bf16", "deepseek3-tiny lora bf16 nf4", "glm4-lite-tiny lora", "gemma4-moe-tiny lora bf16 nf4", "qwen3-tiny lora", "gemma3-tiny lora bf16", "olmo2-tiny", "olmo2-tiny lora",
-		"neox-serial", "neox-tiny lora", "phi3-tiny lora", "smollm3-tiny", "granite-tiny", "granite-tiny lora", "phi-tiny", "phi-tiny lora", "olmo3-tiny lora", "mixtral-tiny", "qwen3-moe-tiny lora", "glm4-moe-tiny lora", "glm4-moe-tiny bf16", "olmoe-tiny bf16", "mixtral-tiny lora nf4", "granite-moe-tiny lora", "olmoe-tiny lora bf16 nf4",
+		"neox-serial", "neox-tiny lora", "phi3-tiny lora", "smollm3-tiny", "granite-tiny", "granite-tiny lora", "phi-tiny", "phi-tiny lora", "olmo3-tiny lora", "mixtral-tiny", "qwen3-moe-tiny lora", "glm4-moe-tiny lora", "glm4-moe-tiny bf16", "olmoe-tiny bf16", "mixtral-tiny lora nf4", "granite-moe-tiny bf16", "olmoe-tiny lora bf16 nf4",
 		"gpt2-tiny lora nf4", "llama-tiny lora nf4", "neox-tiny lora nf4", "llama-nf4 lora bf16 nf4", "gpt-oss-tiny", "gpt-oss-tiny bf16", "gpt-oss-tiny lora nf4", "gpt-oss-tiny lora bf16 nf4"}, 1, 10) {
 		folder, nf4 := strings.CutSuffix(name, " nf4")
 		folder, bf16 := strings.CutSuffix(folder, " bf16")
