@@ -48,9 +48,7 @@ func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*searc
 	if spec.Plan.File != "" {
 		return t.given(ctx, req, mach)
 	}
-	if mach.Measure != nil && m.Jobs() == 1 { // with others, steps would be tried without them
-		mach.Trial = t.trial()
-	}
+	mach.Trial = t.trial()
 	var err error
 	if req.Pins, err = t.pins(); err != nil {
 		return nil, err
@@ -87,9 +85,12 @@ func (t *Task) leanest(ctx context.Context, req *search.Request, mach *search.Ma
 	return t.only(ctx, req, mach, cand)
 }
 
-// trial lets the finalists run on this machine before the run. They are in memory together if they take at most
-// half of the host's memory in all and the device tier is part of it.
+// trial lets the finalists run on this machine before the run; nil if it is not at hand, or others use it, without whom steps would be
+// tried. They are in memory together if they take at most half of the host's memory in all and the device tier is part of it.
 func (t *Task) trial() *search.Trial {
+	if !t.Machine.AtHand() || t.Machine.Jobs() > 1 {
+		return nil
+	}
 	return &search.Trial{
 		Open: func(ctx context.Context, list []*search.Candidate) (search.Trials, error) {
 			var all int64

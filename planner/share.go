@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -20,7 +21,8 @@ import (
 // Approach. Ranks that have whole sequences and matrices send each other nothing for activations, so as long as memory suffices sharing
 // wins nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
 // activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence or a matrix is dismissed if the messages
-// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time.
+// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time. On the
+// machine at hand the best plans of the divisions that were searched run a few steps each if the run is long enough (search.Trial).
 //
 // Matrices are shared only where nothing fits, there are fewer sequences than ranks, or weights come from the host at each use, of which
 // each rank then fetches a part, with any number of sequences at a time: else ranks would add up results to no gain that sharding does not have too.
@@ -69,28 +71,60 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 	if best == nil && len(lacks) > 0 && lack(lacks[0]) < lack(err) {
 		err = lacks[0]
 	}
+	return searchDivisions(ctx, t, note, best, err, sketches)
+}
+
+// searchDivisions searches the divisions whose sketches are fast enough, and returns the best result, at first best or misfit. If the run is
+// long enough to pay for it, the plans that are found run a few steps each, which decides.
+func searchDivisions(ctx context.Context, t *Task, note func(string), best *search.Result, misfit error, sketches []sketched) (*search.Result, error) {
 	bar, shares := math.Inf(1), false // what a division must beat; whether the best so far is one
+	trial := t.trial()
+	var found []*search.Result
 	if best != nil {
 		bar = (1 - enoughGain) * best.Fastest()
+		found = append(found, best)
 	}
 	for i, s := range sketches {
 		slack := 1.0
-		if i < 2 || shares {
+		if i < 2 && worthSearching(trial, s.result) || shares {
 			slack += sketchSlack
 		}
 		if best != nil && t.told() || s.result.Best.Seconds() >= slack*bar {
 			continue
 		}
-		found, bad := s.task.planAny(ctx, note, false)
-		switch {
-		case ctx.Err() != nil:
+		r, err := s.task.planAny(ctx, note, false)
+		if ctx.Err() != nil {
 			return nil, ctx.Err()
-		case bad == nil && found.Fastest() < bar:
-			best, err, bar, shares = found, nil, found.Fastest(), true
+		}
+		if err != nil {
+			continue
+		}
+		if found = append(found, r); r.Fastest() < bar {
+			best, misfit, bar, shares = r, nil, r.Fastest(), true
 		}
 	}
-	return best, err
+	if len(found) < 2 || trial == nil || !worthSearching(trial, best) || t.told() {
+		return best, misfit
+	}
+	var list []*search.Candidate
+	for _, r := range found {
+		list = append(list, r.Best)
+	}
+	fastest, err := trial.Choose(ctx, list, note)
+	if err != nil {
+		return nil, err
+	}
+	return found[slices.IndexFunc(found, func(r *search.Result) bool { return r.Best == fastest })], nil
 }
+
+// worthSearching reports whether a run whose steps take as long as a plan's is so long that a division is searched, and tried, though its
+// sketch is not the fastest: without trials, which is on a described machine, always.
+func worthSearching(trial *search.Trial, r *search.Result) bool {
+	return trial == nil || trial.Worth(r.Best.Seconds()) >= longSearch
+}
+
+// longSearch is what a search may take on a machine at hand, which times its operators.
+const longSearch = 30 * time.Second
 
 // sketchSlack is by how much a sketch may be behind the plan that a search would find. The two fastest are searched if they are no further
 // behind what must be beaten, and the others, if they are no further behind the best division.

@@ -49,7 +49,7 @@ func measure(p *problem, c *Candidate) error {
 func repeatWithPrices(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	const near = 1.5 // over the fastest
 	trial := p.machine.Trial
-	tried := trial != nil && trial.worth(found[0].Seconds()) >= found[0].roundTime()*2
+	tried := trial != nil && trial.Worth(found[0].Seconds()) >= found[0].roundTime()*2
 	if p.machine.Measure == nil || !tried && p.req.Pins.Policy == "" {
 		return found, nil
 	}

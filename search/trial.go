@@ -78,7 +78,7 @@ func tryFinalists(ctx context.Context, p *problem, found shortlist) (shortlist, 
 	if trial == nil {
 		return found, nil
 	}
-	limit := trial.worth(found[0].Seconds())
+	limit := trial.Worth(found[0].Seconds())
 	list, err := finalistsOf(ctx, p, found, limit)
 	if err != nil || len(list) < 2 {
 		return found, err
@@ -93,6 +93,23 @@ func tryFinalists(ctx context.Context, p *problem, found shortlist) (shortlist, 
 		return nil, err
 	}
 	return found.first(best), nil
+}
+
+// Choose runs the best plans of several searches in turn, as trials of one search do, and returns the fastest. Plans that are predicted to be
+// far behind are left out.
+func (t *Trial) Choose(ctx context.Context, list []*Candidate, progress func(string)) (*Candidate, error) {
+	least := slices.MinFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	list = slices.DeleteFunc(slices.Clone(list), func(c *Candidate) bool { return c.Seconds() > finalistGap*least.Seconds() })
+	if len(list) == 1 {
+		return least, nil
+	}
+	end := time.Now().Add(t.Worth(least.Seconds()))
+	trials, err := t.Open(ctx, list)
+	if err != nil {
+		return nil, fmt.Errorf("trying plans: %w", err)
+	}
+	best, err := runRounds(ctx, &recorder{progress: progress}, trials, list, end)
+	return best, errors.Join(err, trials.Close())
 }
 
 // runRounds runs rounds until one candidate is left or time is up, and returns the best of those that completed
@@ -134,8 +151,8 @@ func stepsOf(seconds float64) int {
 	return min(max(int(trialRound/seconds), trialLeast), trialMost)
 }
 
-// worth returns how long trials may delay a run whose steps take the given seconds.
-func (t *Trial) worth(seconds float64) time.Duration {
+// Worth returns how long trials may delay a run whose steps take the given seconds.
+func (t *Trial) Worth(seconds float64) time.Duration {
 	whole := float64(t.Steps) * seconds
 	if t.Time > 0 {
 		whole = min(whole, t.Time.Seconds())

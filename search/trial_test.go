@@ -77,7 +77,7 @@ func TestTrial(t *testing.T) {
 			m.Trial = &Trial{Steps: []int{200, 3000, 1e6}[rng.IntN(3)], Open: f.open}
 			began := time.Now()
 			r := find(t, req, m)
-			took, limit := time.Since(began), m.Trial.worth(alone.Seconds())
+			took, limit := time.Since(began), m.Trial.Worth(alone.Seconds())
 			if float64(took) > 1.5*float64(limit) { // all are slower than predicted
 				t.Errorf("trying took %v, the run is worth %v", took, limit)
 			}
@@ -258,7 +258,7 @@ func TestTrialIsWorthIt(t *testing.T) {
 		{Trial{Steps: 1e9, Time: time.Minute}, 3 * time.Second},
 		{Trial{Steps: 10, Time: time.Hour}, time.Second},
 	} {
-		if got := c.trial.worth(2); got != c.want {
+		if got := c.trial.Worth(2); got != c.want {
 			t.Errorf("%d steps of 2 s, at most %v: %v of trying, want %v", c.trial.Steps, c.trial.Time, got, c.want)
 		}
 	}
