@@ -21,11 +21,18 @@ func (c *Config) LabelNames() []string {
 // checkLabels checks the names of labels, and what they cannot be combined with.
 func (c *Config) checkLabels(d *decoder) {
 	if len(c.Labels) == 0 {
+		if d.given("labels") {
+			d.fail("labels", "there are none; hint: name them, such as [question, complaint], or leave labels out for a language model")
+		}
 		return
 	}
 	names := c.LabelNames()
 	seen := map[string]bool{}
-	for _, name := range names {
+	for i, name := range names {
+		if n, err := strconv.Atoi(name); err == nil && n != i { // rows have names or numbers, and a number would mean another label
+			d.fail("labels", fmt.Sprintf("the name %q is a number, but labels have numbers from 0, and this is %d; hint: use names that are no numbers, and in rows too, or number the labels from 0", name, i))
+			break
+		}
 		if name == "" || seen[name] {
 			d.fail("labels", fmt.Sprintf("the name %q is empty or given twice; hint: give each label a name of its own, such as [question, complaint]", name))
 			break

@@ -99,7 +99,7 @@ func (s *Strings) UnmarshalYAML(n *yaml.Node) error {
 		return nil
 	}
 	if err := n.Decode((*[]string)(s)); err != nil {
-		return errors.New("expected a name or a list of names; hint: such as a.txt, or [a.txt, b.txt]")
+		return errors.New("expected a name or a list of names; hint: write a, or [a, b]")
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/jsonkeys"
@@ -58,6 +59,8 @@ type adapterConfig struct {
 	// Transposed tells PEFT that weights are stored [in, out].
 	Transposed bool `json:"fan_in_fan_out"`
 	Inference  bool `json:"inference_mode"`
+
+	labels []string // names that the run recorded which wrote the folder; PEFT has none
 }
 
 // DescribeAdapter returns the adapter_config.json of a model whose weights are in a
@@ -107,7 +110,27 @@ func (c *adapterConfig) labelled(m *model.Model, set *safetensors.Set) (*model.M
 	}
 	with := *m
 	c.Whole = slices.DeleteFunc(slices.Clone(c.Whole), func(module string) bool { return module == "classifier" }) // which PEFT names for models that call it so
-	return &with, family.Classify(&with, model.LabelNames(info.Shape[0]))
+	names := c.labels
+	if len(names) != info.Shape[0] {
+		names = model.LabelNames(info.Shape[0])
+	}
+	return &with, family.Classify(&with, names)
+}
+
+// recordedLabels returns the names of labels that a run recorded in a checkpoint; nil: the folder is from elsewhere.
+func recordedLabels(dir string) []string {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, dir)
+	if err != nil {
+		return nil
+	}
+	defer ck.Close()
+	var trained struct { // see package train
+		Labels []string `json:"labels"`
+	}
+	if json.Unmarshal(ck.Trainer.Plan, &trained) != nil {
+		return nil
+	}
+	return trained.Labels
 }
 
 // readAdapter reads the adapter_config.json of a folder. The base is a path that can be
@@ -128,6 +151,9 @@ func readAdapter(dir string) (*adapterConfig, error) {
 		c.Base = beside
 	}
 	c.Base = paths.Hub(c.Base)
+	if c.Task == sequenceLabels {
+		c.labels = recordedLabels(dir)
+	}
 	return c, nil
 }
 

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -140,8 +141,11 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 		if _, own := l.Own[p.Name]; own && (p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
 			return fmt.Errorf("a rank or alpha of its own is not built for %s: experts, embedding and head have that of all; hint: leave it out of rank_pattern and alpha_pattern", p.Name)
 		}
-		if l.Dropout > 0 && (p.Experts > 0 || l.DoRA) {
-			return fmt.Errorf("dropout is not built for the adapters of experts, such as %s, nor with dora; hint: leave dropout out", p.Name)
+		switch {
+		case l.Dropout > 0 && l.DoRA:
+			return errors.New("dropout is not built with dora; hint: leave one of the two out")
+		case l.Dropout > 0 && p.Experts > 0:
+			return fmt.Errorf("dropout is not built for the adapters of experts, such as %s; hint: leave dropout out, or choose other targets", p.Name)
 		}
 		if l.DoRA && (m.InOut() || p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
 			return fmt.Errorf("dora is not built for %s: experts, embedding and head, and weights that are stored [in, out]; hint: leave it out, or choose other targets", p.Name)

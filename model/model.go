@@ -460,7 +460,7 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("the multipliers %+v are out of range; hint: use positive numbers below 1e6", m.Multipliers)
 	case m.Sinks && m.Family.Tensors.Sinks == "":
 		return fmt.Errorf("attention sinks are not supported for %s; hint: use a family derived from Llama", m.Family)
-	case !(m.Neftune >= 0 && m.Neftune < 1e6):
+	case !(m.Neftune >= 0 && m.Neftune <= 1e6):
 		return fmt.Errorf("neftune_alpha is %v; hint: use a positive number, usually 5 to 15, or 0 for no noise", m.Neftune)
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)

@@ -40,7 +40,8 @@ type identity struct {
 	TieLayers      int                 `json:"tie_layers,omitempty"`          // as it was configured; which share parameters at present is no part of the identity
 	Mixture        string              `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
 	Held           string              `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
-	Labels         string              `json:"label_weights,omitempty"`       // of desirable and undesirable answers; absent: 1 and 1, or none
+	LabelWeights   string              `json:"label_weights,omitempty"`       // of desirable and undesirable answers; absent: 1 and 1, or none
+	LabelNames     string              `json:"label_names,omitempty"`         // in their order; absent: there are no labels
 	Pairs          string              `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
 }
 
@@ -59,7 +60,7 @@ type origin struct {
 	Tied       int      `json:"tied,omitempty"`              // how many consecutive layers share parameters
 	Validation int64    `json:"validation_tokens,omitempty"` // of a separate validation corpus
 	TextField  []string `json:"text_field,omitempty"`        // of rows, for those who evaluate; absent: text
-	Names      []string `json:"labels,omitempty"`            // of labels, likewise, since an adapter's folder has none
+	Labels     []string `json:"labels,omitempty"`            // their names, likewise, since an adapter's folder has none
 }
 
 // configured fills in what the configuration determines.
@@ -71,9 +72,12 @@ func (a *identity) configured(spec *job.Spec) {
 		a.Held = "none"
 	}
 	a.Optimizer, a.KeepMask, a.TieLayers = spec.Optimizer, spec.KeepMask, spec.TieLayers
+	if len(spec.Labels) > 0 {
+		a.LabelNames = fmt.Sprintf("%q", spec.Labels)
+	}
 	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
 	if p := spec.Preference; p.DesirableWeight != 1 || p.UndesirableWeight != 1 {
-		a.Labels = fmt.Sprintf("desirable %v, undesirable %v", p.DesirableWeight, p.UndesirableWeight)
+		a.LabelWeights = fmt.Sprintf("desirable %v, undesirable %v", p.DesirableWeight, p.UndesirableWeight)
 	}
 	if !spec.Optimizer.Rule().Elementwise {
 		a.Muon = fmt.Sprintf("momentum %v, rate %.6g, scale %v", spec.Muon.Momentum, spec.Muon.Rate, spec.Muon.Scale)
@@ -175,7 +179,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "label_weights", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "label_weights", "label_names", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/data"
@@ -32,6 +33,9 @@ func giveLabels(spec *job.Spec, m *model.Model) error {
 		return nil
 	case m.LoRA != nil && !model.Classifies(m):
 		return spec.Fault(key, fmt.Sprintf("the model is an adapter of a language model; hint: `athanor merge %s FOLDER` first, and set model to that folder", spec.Model.Name))
+	}
+	if has := m.Labels; len(has) == len(spec.Labels) && !slices.Equal(has, model.LabelNames(len(has))) && !slices.Equal(has, spec.Labels) {
+		return spec.Fault(key, fmt.Sprintf("the model chooses among %s, in this order, and other names would give its answers another meaning; hint: set labels: [%[1]s], or begin with the language model that it was made of", strings.Join(has, ", ")))
 	}
 	if err := family.Classify(m, spec.Labels); err != nil {
 		return spec.Fault(key, err.Error())

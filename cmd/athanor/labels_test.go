@@ -108,6 +108,9 @@ func TestLabels(t *testing.T) {
 		t.Errorf("from its own folder, the first loss is %v", first)
 	}
 	call(append(args, "out="+dir+"/d", "model="+got.Checkpoint, strings.TrimSuffix(names, "]")+", blue]")...).must(t, 2, "the model has 4 labels")
+	const other = "labels=[grey, yellow, red, white]"
+	call(append(args, "out="+dir+"/d", "model="+got.Checkpoint, other)...).must(t, 2, "the model chooses among yellow, grey, red, white, in this order", "hint: set labels: [yellow")
+	call(append(again, other, "max_steps=14")...).must(t, 2, "belongs to another run", "label_names")
 	plain := []string{"train", file, "out=" + dir + "/words", "max_steps=2"}
 	var words trained
 	call(append(plain, "--json")...).must(t, 0).into(t, &words)
@@ -115,6 +118,7 @@ func TestLabels(t *testing.T) {
 	call(append(args, "out="+dir+"/f", "model="+words.Checkpoint)...).must(t, 0, "the head, score.weight, begins as random numbers")
 	var adapted trained
 	call(append(args, "out="+dir+"/g", "model="+words.Checkpoint, "lora={rank: 2}", "--json")...).must(t, 0, "score.weight").into(t, &adapted)
+	call(append(args, "out="+dir+"/i", "model="+adapted.Checkpoint, other)...).must(t, 2, "the model chooses among yellow, grey, red, white, in this order")
 	var first, second train.Summary
 	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &first)
 	call(append(args, "out="+dir+"/h", "model="+adapted.Checkpoint, "max_steps=1", "--json")...).must(t, 0, "starting from the adapter").into(t, &second)
@@ -142,6 +146,9 @@ func TestLabelsErrors(t *testing.T) {
 		wants []string
 	}{
 		{[]string{rows, "labels=1"}, []string{"labels", "a regression", "hint: "}},
+		{[]string{rows, "labels=[]"}, []string{"labels", "there are none", "hint: "}},
+		{[]string{rows, "labels=[0, 1, 3]"}, []string{"labels", "is a number, but labels have numbers from 0, and this is 2", "hint: "}},
+		{[]string{rows, "labels={a: b}"}, []string{"labels", "expected a name or a list of names", "hint: write a, or [a, b]"}},
 		{[]string{rows, "labels=[a, a]"}, []string{"labels", "given twice", "hint: "}},
 		{[]string{rows, "labels=[yellow, grey]"}, []string{"data", "hint: "}},
 		{[]string{"labels=2"}, []string{"data", "0 of 1 documents have a label", "hint: "}},
