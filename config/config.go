@@ -99,6 +99,8 @@ type Config struct {
 	NeftuneAlpha  float64 `yaml:"neftune_alpha"` // while training, embeddings get noise of up to alpha/sqrt(sequence_length * width) (NEFTune, 2310.05914), usually 5 to 15; 0: none
 	// Labels are the names of what a text can be, such as [question, complaint], or their number. Each row has a text and a "label", a name or its number.
 	Labels Strings `yaml:"labels"`
+	// Distill has the model learn from a teacher beside the text.
+	Distill Distill `yaml:"distill"`
 	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
 	Preference Preference `yaml:"preference"`
 	// TieLayers has each so many consecutive layers share parameters, which the planner counts once, until DelinkAt.
@@ -252,6 +254,14 @@ type Muon struct {
 	Scale        string  `yaml:"scale"`         // of a step, by a matrix's shape: match_rms_adamw, which suits AdamW's learning rates, or original, which wants some 0.02
 }
 
+// Distill is distillation: the model learns from a teacher's probabilities beside the text (Hinton et al., 1503.02531).
+type Distill struct {
+	Teacher     string  `yaml:"teacher"`     // folder of a model with the same tokenizer and vocabulary, or an adapter's
+	Top         int     `yaml:"top"`         // of each token the teacher's most probable tokens that are stored, 8 bytes each; all others count as one
+	Temperature float64 `yaml:"temperature"` // that logits of both models are divided by
+	Weight      float64 `yaml:"weight"`      // of what the teacher says; the text has the rest of 1
+}
+
 // Preference is preference optimisation, such as DPO (Rafailov et al., 2305.18290), whose reference is the model that
 // the run begins with.
 type Preference struct {
@@ -334,6 +344,7 @@ func Default() Config {
 	return Config{
 		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Muon:       Muon{LearningRate: Derived, Momentum: optimizer.MuonTerms{}.Usual().Momentum, Scale: optimizer.MatchAdamW.String()},
+		Distill:    Distill{Top: 32, Temperature: 1, Weight: 0.5},
 		Preference: Preference{Loss: graph.DPO.String(), Margin: derived, DesirableWeight: 1, UndesirableWeight: 1},
 		Limits:     Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
 		Schedule:   "cosine", DecaySteps: derived, MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
@@ -359,6 +370,7 @@ func (c Config) MarshalYAML() (any, error) {
 		"early_stop":        c.EarlyStop == 0,
 		"muon":              c.Optimizer != optimizer.Muon.String(),
 		"max_tokens":        c.MaxTokens == 0,
+		"distill":           c.Distill.Teacher == "",
 		"preference":        c.Preference.Beta == 0, "labels": len(c.Labels) == 0,
 		"alerts":              reflect.ValueOf(c.Alerts).IsZero(),
 		"dashboard":           !c.Dashboard,

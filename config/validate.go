@@ -248,6 +248,7 @@ func (c *Config) checkRanges(d *decoder) {
 	}
 	c.checkPairLoss(d)
 	c.checkLabels(d)
+	c.checkDistill(d, in)
 	if c.Preference.Beta > 0 && d.given("documents") && c.Documents == Joined {
 		d.fail("documents", "joined, but the answers of a pair must not see each other; hint: leave documents out with preference")
 	}

@@ -65,6 +65,7 @@ var rules = map[Op]rule{
 	Embed:        diffEmbed,
 	LossPart:     diffLossPart,
 	CrossEntropy: diffCrossEntropy,
+	Distil:       func(b *differentiator, n *Node) { b.grad[n.Args[DistilLogits].Value] = n.Args[DistilLogits].Value },
 	Preference:   func(*differentiator, *Node) {},
 	LossSum:      func(*differentiator, *Node) {},
 }

@@ -28,6 +28,9 @@ func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Gra
 			return nil, err
 		}
 	}
+	if err := checkDistil(m, docs); err != nil {
+		return nil, err
+	}
 	b := newBuilder(m, &Graph{Seq: seq, Documents: docs})
 	b.forward(dtype)
 	b.loss()
@@ -116,6 +119,9 @@ func check(m *model.Model, seq int, dtype DType) error {
 	if !m.Rotary() && seq > m.MaxPositions {
 		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: use at most max_positions", seq, m.MaxPositions)
 	}
+	if err := model.CheckDistil(m); err != nil {
+		return err
+	}
 	if _, ok := model.ActivationOf(m.Activation); !ok && !m.Family.XIELU {
 		return fmt.Errorf("activation %q is not built; hint: use one of %s", m.Activation, strings.Join(model.ActivationNames(), ", "))
 	}
@@ -125,24 +131,11 @@ func check(m *model.Model, seq int, dtype DType) error {
 	return nil
 }
 
-// checkPairs returns an error for what cannot be trained on pairs.
-func checkPairs(m *model.Model, seq int) error {
-	switch {
-	case seq < 2:
-		return fmt.Errorf("sequence_length is %d; hint: use at least 2, for the two documents of a pair", seq)
-	case !m.Rotary():
-		return fmt.Errorf("preference cannot be used with the learned positions of %s: the second document of a sequence would not begin at position 0; hint: use a model with rotary positions", m.Family)
-	case m.Balance > 0:
-		return fmt.Errorf("preference cannot be used with expert_balance %v, which is a term of the loss over tokens; hint: set expert_balance to 0", m.Balance)
-	}
-	return nil
-}
-
 func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
 	g.Model, g.Params, g.held = m, stored(list), stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope, g.Noise = -1, -1, -1, -1, -1, -1, -1, -1, -1
-	g.Reference, g.Labels, g.Ratios, g.Logits = -1, -1, -1, -1
+	g.Reference, g.Labels, g.Ratios, g.Logits, g.TeacherIDs, g.TeacherLogs = -1, -1, -1, -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
 	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, wide: map[int]bool{}, below: below{lent: map[int]Use{}}}
 }
@@ -206,6 +199,9 @@ func (b *builder) inputs() {
 	}
 	if g.Context == 0 && model.Noisy(b.m) {
 		g.Noise = b.value(Value{Name: "noise", Kind: Input, DType: I32, PerToken: true, Cols: 1})
+	}
+	if g.Context == 0 {
+		teacherInputs(b)
 	}
 	if g.Documents != nil {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
@@ -660,6 +656,10 @@ func (b *builder) loss() {
 	g := b.g
 	if g.Preference() > 0 {
 		b.preference()
+		return
+	}
+	if g.TeacherIDs >= 0 {
+		distil(b)
 		return
 	}
 	b.chunk = true

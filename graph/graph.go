@@ -111,35 +111,36 @@ func (s *Segment) Makes(value int) bool {
 // Graph is the computation of one micro-batch of a model. Absent values are -1: Pos in a
 // training graph (Build), those of the loss in a generation graph (BuildDecode), Logits too in BuildPrefill's.
 type Graph struct {
-	Model     *model.Model
-	Params    []model.Param // in the order in which chunks store them: see stored. They are whole, see Stored
-	held      []model.Param // the same parameters as a rank has them
-	partial   map[int]bool  // parameters of which ranks that share matrices have all, but each only a term of the gradient, see Terms
-	Values    []Value
-	Segments  []Segment
-	Seq       int        // tokens per sequence
-	Context   int        // in generation: capacity of the caches in tokens of a sequence
-	Slots     int        // in generation: capacity of the caches in sequences, if rows are placed in them; 0: there is one sequence
-	Documents *Documents // nil: a token sees all tokens before it in its sequence
-	Among     int        // ranks that share each sequence, each with Seq of its tokens; 0: not shared
-	Whole     int        // tokens of a sequence of which this is the graph of a part, see BuildPart; 0: of no part
-	Slabs     int        // ranks that share each matrix, of which this graph has a slab, see BuildSlab; 0: not shared
-	DType     DType      // of activations and of the parameters that operators read
-	Tokens    int        // values: Input [N,1]
-	Targets   int        // Input [N,1]
-	Starts    int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
-	Reference int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
-	Labels    int        // likewise, if their loss is Unpaired
-	Ratios    int        // [N,1] f32, likewise
-	Noise     int        // Input [N,1]: each token's key, see NoiseKey, or 0 where nothing is trained; -1 without noise
-	Logits    int        // [N,V], chunked; its rows may be longer than V
-	Last      bool       // in generation: of a step's tokens the last alone has logits
-	Losses    int        // [N,1] f32, chunked except with pairs
-	Total     int        // [1,1] f64: sum of the losses of all tokens
-	Scalars   int        // [1, NumScalars] f32
-	Pos       int        // i32: positions of the tokens, see EmbedAt in the table of operators
-	Rope      int        // [Seq or Context, RotaryDim] f32 or -1
-	LocalRope int        // the same for layers with a rotary base of their own
+	Model                   *model.Model
+	Params                  []model.Param // in the order in which chunks store them: see stored. They are whole, see Stored
+	held                    []model.Param // the same parameters as a rank has them
+	partial                 map[int]bool  // parameters of which ranks that share matrices have all, but each only a term of the gradient, see Terms
+	Values                  []Value
+	Segments                []Segment
+	Seq                     int        // tokens per sequence
+	Context                 int        // in generation: capacity of the caches in tokens of a sequence
+	Slots                   int        // in generation: capacity of the caches in sequences, if rows are placed in them; 0: there is one sequence
+	Documents               *Documents // nil: a token sees all tokens before it in its sequence
+	Among                   int        // ranks that share each sequence, each with Seq of its tokens; 0: not shared
+	Whole                   int        // tokens of a sequence of which this is the graph of a part, see BuildPart; 0: of no part
+	Slabs                   int        // ranks that share each matrix, of which this graph has a slab, see BuildSlab; 0: not shared
+	DType                   DType      // of activations and of the parameters that operators read
+	Tokens                  int        // values: Input [N,1]
+	Targets                 int        // Input [N,1]
+	Starts                  int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
+	Reference               int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
+	Labels                  int        // likewise, if their loss is Unpaired
+	Ratios                  int        // [N,1] f32, likewise
+	Noise                   int        // Input [N,1]: each token's key, see NoiseKey, or 0 where nothing is trained; -1 without noise
+	TeacherIDs, TeacherLogs int        // Inputs [N,K] i32 and f32: see Distil in the table of operators; -1 without a teacher
+	Logits                  int        // [N,V], chunked; its rows may be longer than V
+	Last                    bool       // in generation: of a step's tokens the last alone has logits
+	Losses                  int        // [N,1] f32, chunked except with pairs
+	Total                   int        // [1,1] f64: sum of the losses of all tokens
+	Scalars                 int        // [1, NumScalars] f32
+	Pos                     int        // i32: positions of the tokens, see EmbedAt in the table of operators
+	Rope                    int        // [Seq or Context, RotaryDim] f32 or -1
+	LocalRope               int        // the same for layers with a rotary base of their own
 
 	Vocabulary Vocabulary
 }

@@ -62,6 +62,7 @@ const (
 	PosBwd
 	LossPart
 	CrossEntropy
+	Distil
 	Preference
 	LossSum
 	NormPart
@@ -350,6 +351,11 @@ var table = [NumOps]Info{
 	// weight. With Limit the logits are from SoftCap, and the gradient is of what they were before. With parts the
 	// logits are columns First to First+V of the vocabulary, and parts has what LossPart says of all columns.
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt? parts:s[N,2P]:rt?"), Kind: RowWise},
+	// What CrossEntropy does where a teacher is learnt from, too, see distil.go. ids [N,K] are different tokens, logs [N,K] f32 their
+	// log-probabilities under the teacher. With weight Rate and temperature t = Scale, and with both models' probabilities at t, the loss is
+	// (1-Rate) times that of CrossEntropy + Rate t² times KL(teacher || model), in which all other tokens are one. Rows whose first id is negative
+	// have CrossEntropy's loss.
+	Distil: {Name: "distil", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r ids:i[N,K]:rt logs:s[N,K]:rt"), Kind: RowWise, Rule: distils},
 	// parts [N,2P] f32 = 0 but for columns 2k and 2k+1, where logits are columns First = k*V to First+V of a vocabulary of P*V:
 	// log(sum(exp(logits))), and logits[target-First], or 0 where that is another's. Or parts has only these two columns.
 	LossPart: {Name: "loss_part", Args: args("parts:s[N,2P]:wt logits:f[N,V]:rt targets:i[N,1]:rt"), Kind: RowWise, Rule: ofVocabulary},

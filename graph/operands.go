@@ -367,6 +367,15 @@ const (
 )
 
 const (
+	DistilLoss    = 0
+	DistilLogits  = 1
+	DistilTargets = 2
+	DistilScalars = 3
+	DistilIds     = 4
+	DistilLogs    = 5
+)
+
+const (
 	LossPartParts   = 0
 	LossPartLogits  = 1
 	LossPartTargets = 2

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // PairLoss is a loss of pairs of which one document is preferred. Let c and r be values of the chosen and the rejected
@@ -68,4 +69,17 @@ func PairLossNamed(name string) (PairLoss, error) {
 		return PairLoss(i), nil
 	}
 	return 0, fmt.Errorf("%q is not one of %s%s", name, strings.Join(names, ", "), suggest.Hint(name, names))
+}
+
+// checkPairs returns an error for what cannot be trained on pairs.
+func checkPairs(m *model.Model, seq int) error {
+	switch {
+	case seq < 2:
+		return fmt.Errorf("sequence_length is %d; hint: use at least 2, for the two documents of a pair", seq)
+	case !m.Rotary():
+		return fmt.Errorf("preference cannot be used with the learned positions of %s: the second document of a sequence would not begin at position 0; hint: use a model with rotary positions", m.Family)
+	case m.Balance > 0:
+		return fmt.Errorf("preference cannot be used with expert_balance %v, which is a term of the loss over tokens; hint: set expert_balance to 0", m.Balance)
+	}
+	return nil
 }

@@ -204,6 +204,19 @@ func balanced(a *Attr, d []Dim) string {
 	return wholeSequences(a, d[RouteBwdLogits].Rows)
 }
 
+// distils: there are a weight and a temperature, and no more tokens than the vocabulary has.
+func distils(a *Attr, d []Dim) string {
+	switch k, v := d[DistilIds].Cols, d[DistilLogits].Cols; {
+	case !(a.Rate > 0 && a.Rate <= 1):
+		return fmt.Sprintf("the weight is %v, want more than 0 and at most 1", a.Rate)
+	case !(a.Scale > 0):
+		return fmt.Sprintf("the temperature is %v, want more than 0", a.Scale)
+	case k > v:
+		return fmt.Sprintf("%d tokens of a vocabulary of %d", k, v)
+	}
+	return ""
+}
+
 // ofVocabulary: logits are one of the equal parts of a vocabulary, or one of any size whose columns alone the result has.
 func ofVocabulary(a *Attr, d []Dim) string {
 	if v := d[LossPartLogits].Cols; v > 0 && d[LossPartParts].Cols > 2 && (a.First%v != 0 || a.First/v >= d[LossPartParts].Cols/2) {

@@ -416,7 +416,7 @@ func fillScalars(calls []device.Call, d device.Device) error {
 // hasIndices reports whether a call has operands that fillIndices fills.
 func hasIndices(c *device.Call) bool {
 	switch c.Op {
-	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.LossPart, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd,
+	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.Distil, graph.LossPart, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd,
 		graph.EmbedAt, graph.RoPEAt, graph.AttentionAt, graph.ShortConvAt, graph.DeltaRuleAt, graph.StateScanAt:
 		return true
 	}
@@ -438,6 +438,11 @@ func fillIndices(c *device.Call, d device.Device) error {
 		o, limit = c.Args[graph.EmbedBwdTokens], c.Args[graph.EmbedBwdDWTE].Rows
 	case graph.CrossEntropy:
 		o, limit = c.Args[graph.CrossEntropyTargets], c.Args[graph.CrossEntropyLogits].Cols
+	case graph.Distil:
+		o, limit = c.Args[graph.DistilTargets], c.Args[graph.DistilLogits].Cols
+		if err := fillExperts(c.Args[graph.DistilIds], limit, d); err != nil { // different ones
+			return err
+		}
 	case graph.LossPart:
 		o, limit = c.Args[graph.LossPartTargets], c.Args[graph.LossPartLogits].Cols
 	case graph.EmbedAt:

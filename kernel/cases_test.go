@@ -306,6 +306,32 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s.attr.Score = s.attr.Limit == 0 && s.t[graph.CrossEntropyParts].Absent() && m.IntN(3) == 0
 		return s
 	},
+	graph.Distil: func(m *maker) sample {
+		n, vocab := m.rows(), m.n()
+		s := sample{attr: graph.Attr{Grad: m.IntN(2) == 0, Rate: 0.25 * float64(1+m.IntN(4)), Scale: float64(1 + m.IntN(3))}, token: []bool{true, true, true, false, true, true}}
+		scalars, k := NewTensor(graph.F32, 1, graph.NumScalars), 1+m.IntN(vocab)
+		scalars.F32[graph.ScalarLossScale] = 0.37
+		ids, logs := NewTensor(graph.I32, n, k), NewTensor(graph.F32, n, k)
+		for r := range n {
+			sum, rest := 0.0, float64(m.IntN(2)) // the others' share of the probabilities
+			for j, id := range m.Perm(vocab)[:k] {
+				ids.I32[r*k+j], logs.F32[r*k+j] = int32(id), float32(m.NormFloat64())
+				sum += math.Exp(float64(logs.F32[r*k+j]))
+			}
+			for j := range k {
+				logs.F32[r*k+j] -= float32(math.Log(sum * (1 + rest)))
+			}
+			if m.IntN(4) == 0 {
+				ids.I32[r*k] = -1 // nothing is said
+			}
+		}
+		s.t = []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars, ids, logs}
+		if m.IntN(3) == 0 {
+			s.attr.Limit = 4
+			softCapRef(nil, &s.attr, s.t[graph.DistilLogits:])
+		}
+		return s
+	},
 	graph.Preference: func(m *maker) sample {
 		seq := 1 + m.n()
 		n := seq * (1 + m.IntN(4))

@@ -99,6 +99,7 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.PosBwd:       {posBwdRef, posBwd},
 	graph.LossPart:     {lossPartRef, lossPart},
 	graph.CrossEntropy: {crossEntropyRef, crossEntropy},
+	graph.Distil:       {distilRef, distil},
 	graph.Preference:   {preference, preference},
 	graph.LossSum:      {lossSum, lossSum},
 	graph.NormPart:     {normPartRef, normPart},

@@ -170,6 +170,8 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 		if len(n.Args) > graph.CrossEntropyParts {
 			o.in.Attr.First += st.firstLogit()
 		}
+	case graph.Distil:
+		o.in.Attr.Grad = n.Attr.Grad && u.backward
 	case graph.LossPart:
 		o.in.Attr.First += st.firstLogit()
 	case graph.Embed:

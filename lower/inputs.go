@@ -29,7 +29,7 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 	for _, a := range args[graph.Input] {
 		value := a.ref().value
 		if _, ok := batch[value]; !ok {
-			batch[value] = host("batch."+g.Values[value].Name, g.Values[value].DType, all, 1, p.RowUnit)
+			batch[value] = host("batch."+g.Values[value].Name, g.Values[value].DType, all, g.Values[value].Cols, p.RowUnit)
 		}
 	}
 	in := bufferScalars(b, units, args[graph.Scalars], host)
@@ -38,7 +38,8 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 	for _, a := range args[graph.Input] {
 		u, r := &units[a.unit], a.ref()
 		if a.op.in.Stream == device.HostCompute {
-			a.resolve(program.Region{Buf: batch[r.value], Off: r.micro*st.rows() + r.row, Rows: r.rows, Cols: 1, Stride: 1})
+			n := g.Values[r.value].Cols
+			a.resolve(program.Region{Buf: batch[r.value], Off: (r.micro*st.rows() + r.row) * n, Rows: r.rows, Cols: n, Stride: n})
 			continue
 		}
 		key := instance{value: r.value, micro: r.micro}
@@ -46,9 +47,9 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 		if !ok {
 			v := &g.Values[r.value]
 			buf = b.buffer(program.Buffer{Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType,
-				Rows: st.rows(), Cols: 1, RowUnit: p.RowUnit})
+				Rows: st.rows(), Cols: v.Cols, RowUnit: p.RowUnit})
 			made[key] = buf
-			src := program.Region{Buf: batch[r.value], Off: r.micro * st.rows(), Rows: st.rows(), Cols: 1, Stride: 1}
+			src := program.Region{Buf: batch[r.value], Off: r.micro * st.rows() * v.Cols, Rows: st.rows(), Cols: v.Cols, Stride: v.Cols}
 			u.before = append(u.before, copyOp(device.HostToDev, program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1}, p.BufferRegion(buf), src))
 		}
 		a.resolve(subRegion(p, buf, r))

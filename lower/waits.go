@@ -103,7 +103,7 @@ func (w *waiter) instr(i int) {
 // writes reports whether an instruction writes an operand with some access. The loss overwrites logits with their gradient
 // only if that is wanted.
 func writes(in *program.Instr, access graph.Access) bool {
-	return access != graph.Read && (access != graph.Update || in.Op != graph.CrossEntropy || in.Attr.Grad)
+	return access != graph.Read && (access != graph.Update || in.Op != graph.CrossEntropy && in.Op != graph.Distil || in.Attr.Grad)
 }
 
 // need finds what instruction i depends on, sets its waits and returns its clock.

@@ -78,6 +78,7 @@ type Model struct {
 	// is divided by the share of tokens that are learnt, since the loss is a mean over these.
 	Balance      float64
 	Neftune      float64 // while training, alpha of NEFTune's noise on embeddings (2310.05914); 0: none
+	Distil       Distil  // from a teacher, while training
 	GateLimit    float64 // bounds experts' gates and ups, see graph.SwiGLU; 0: no bound
 	GateAlpha    float64 // with GateLimit, what gates are multiplied by in the sigmoid
 	Vocab        int

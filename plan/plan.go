@@ -324,6 +324,9 @@ func Fingerprint(g *graph.Graph) string {
 		units := sha256.Sum256(fmt.Append(nil, m.Largest))
 		frozen += fmt.Sprintf(" units %x", units[:4])
 	}
+	if d := m.Distil; d != (model.Distil{}) {
+		frozen += fmt.Sprintf(" distill%d temperature%v weight%v", d.Top, d.Temperature, d.Weight)
+	}
 	if m.Neftune > 0 {
 		frozen += fmt.Sprintf(" neftune%v", m.Neftune)
 	}

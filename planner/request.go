@@ -31,6 +31,12 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 		}
 	}
 	part.Neftune = spec.NeftuneAlpha
+	if d := spec.Distill; d.Teacher != "" {
+		part.Distil = model.Distil{Top: d.Top, Temperature: d.Temperature, Weight: d.Weight}
+		if err := model.CheckDistil(&part); err != nil {
+			return nil, spec.Fault("distill", err.Error())
+		}
+	}
 	if spec.Quantize == config.NF4 {
 		if err := part.Quantize(); err != nil {
 			return nil, spec.Fault("quantize", err.Error())

@@ -49,7 +49,7 @@ func (k *rank) write(i int, buffer string, all []float32) error {
 	if n == 0 {
 		return nil
 	}
-	rows, err := rowsOfRank(k.progs[i], buffer, all, n, &k.floats)
+	rows, err := rowsOfRank(k.progs[i], buffer, all, n, 1, &k.floats)
 	if err != nil {
 		return err
 	}

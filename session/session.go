@@ -253,6 +253,7 @@ type Scalars struct {
 	// Reference holds, by token of the batch, the log-probability of each document of a pair under the reference, at the document's
 	// first token; nil: all are 0. Labels are what the loss of single documents wants, see graph.Preference, likewise.
 	Reference, Labels []float32
+	Teacher           Teacher // of the batch, where the graph has one
 }
 
 // Outcome is the result of a step.
@@ -341,6 +342,9 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 		}
 	}
 	copy(s.fed, values[:])
+	if s.Graph.TeacherIDs >= 0 {
+		return feedTeacher(s, i, len(b.Tokens), sc.Teacher)
+	}
 	if s.Graph.Preference() > 0 {
 		return s.feedPairs(i, len(b.Tokens), sc)
 	}
@@ -377,7 +381,7 @@ func (k *rank) feed(i int, b Batch, noise []int32, scalars []float32) error {
 		if n == 0 {
 			continue
 		}
-		rows, err := rowsOfRank(p, in.name, in.all, n, &k.batch)
+		rows, err := rowsOfRank(p, in.name, in.all, n, 1, &k.batch)
 		if err == nil {
 			err = e.WriteInts(in.name, rows)
 		}
@@ -388,20 +392,20 @@ func (k *rank) feed(i int, b Batch, noise []int32, scalars []float32) error {
 	return e.WriteFloats(program.StepScalars, scalars)
 }
 
-// rowsOfRank returns the n rows of the batch that a rank has, in room if it shares sequences.
-func rowsOfRank[T any](p *program.Program, name string, all []T, n int, room *[]T) ([]T, error) {
+// rowsOfRank returns the n rows of so many columns of the batch that a rank has, in room if it shares sequences.
+func rowsOfRank[T any](p *program.Program, name string, all []T, n, cols int, room *[]T) ([]T, error) {
 	first, end := p.BatchRow, p.GlobalRow(n-1)+1
-	if end > len(all) {
-		return nil, fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", name, p.Rank, first, end, len(all))
+	if end*cols > len(all) {
+		return nil, fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", name, p.Rank, first, end, len(all)/cols)
 	}
 	if len(p.Runs) == 0 {
-		return all[first:end], nil
+		return all[first*cols : end*cols], nil
 	}
 	rows := (*room)[:0]
-	for len(rows) < n {
+	for len(rows) < n*cols {
 		for _, r := range p.Runs {
-			first := p.GlobalRow(len(rows))
-			rows = append(rows, all[first:first+r.Rows]...)
+			first := p.GlobalRow(len(rows) / cols)
+			rows = append(rows, all[first*cols:(first+r.Rows)*cols]...)
 		}
 	}
 	*room = rows

@@ -37,6 +37,7 @@ type fixture struct {
 	targets []int32
 	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
 	labels  []float32 // likewise, of single answers
+	teacher Teacher   // of these tokens, if the graph has one
 	paired  int       // the number of pairs or answers, if so, or of texts with labels
 	score   []float64 // rows of a head with labels, if the model has one
 	losses  struct {
@@ -177,7 +178,7 @@ func (f *fixture) text() Batch {
 
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
-	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs, Labels: f.labels}
+	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs, Labels: f.labels, Teacher: f.teacher}
 	if f.paired > 0 {
 		sc.Targets = f.paired
 	}

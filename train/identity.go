@@ -21,6 +21,7 @@ import (
 type identity struct {
 	Model          string              `json:"model"`
 	Base           string              `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
+	Teacher        string              `json:"teacher,omitempty"`      // fingerprint of the weights of a teacher
 	SequenceLength int                 `json:"sequence_length"`
 	GlobalBatch    int                 `json:"global_batch"`
 	Precision      string              `json:"precision"`
@@ -124,7 +125,7 @@ func (a *identity) prepared(s *Setup) {
 		a.Pairs = fmt.Sprintf("%d tokens", n)
 	}
 	a.Model, a.Tokens, a.Base = plan.Fingerprint(untied(s.Graph)), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
-	a.Text = s.hash(s.Spec)
+	a.Text, a.Teacher = s.hash(s.Spec), s.teacher
 }
 
 // untied returns a graph for the name of its model alone: without what is shared at present.
@@ -179,7 +180,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "label_weights", "label_names", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "teacher", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "label_weights", "label_names", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

@@ -45,6 +45,7 @@ var fates = map[string][]string{
 	"epsilon": {refused, "", "1e-8", "1e-6"}, "gradient_clipping": {refused, "", "1", "0"},
 	"neftune_alpha":   {refused, "", "0", "5"},
 	"expert_balance":  {refused, "model.type=mixtral model.experts=4 model.active_experts=2", "0.01", "0.1"},
+	"distill.teacher": {refused}, "distill.top": {refused, "distill.teacher=x", "8", "16"}, "distill.temperature": {refused, "distill.teacher=x", "1", "2"}, "distill.weight": {refused, "distill.teacher=x", "0.5", "1"},
 	"labels":          {refused, "", "2", "3"},
 	"preference.beta": {refused, "", "0.1", "0.2"}, "preference.loss": {refused, "preference.beta=0.1", "dpo", "ipo"}, "preference.margin": {refused, "preference.beta=2 preference.loss=simpo", "1", "2"},
 	"preference.desirable_weight": {refused, "preference.beta=0.1 preference.loss=kto", "1", "1.5"}, "preference.undesirable_weight": {refused, "preference.beta=0.1 preference.loss=apo_zero_unpaired", "1", "2"},

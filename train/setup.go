@@ -35,6 +35,7 @@ type Setup struct {
 	HeldText []data.Stretch // the text of Held
 	Graph    *graph.Graph
 	Notes    []string // messages for the user: what was recognised or ignored
+	teacher  string   // fingerprint of the weights of the teacher, or ""
 	base     string   // fingerprint of the weights that adapters are trained on, else ""
 
 	chosen *Chosen // what a run that goes on trains, with train_within; else nil
@@ -75,7 +76,7 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 		s.Adapter = spec.Model.Name
 	}
 	if !s.Empty() {
-		if err := s.agree(); err != nil {
+		if err := errors.Join(s.agree(), s.checkTeacher()); err != nil {
 			return err
 		}
 	}

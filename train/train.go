@@ -88,6 +88,7 @@ type Run struct {
 	endures  endurance       // of writes that fail
 	alarms   *alarms
 
+	teacher   *teacher  // nil: there is none
 	reference reference // of pairs
 	pairs     pairs     // in the batch
 	drawn     []int64   // windows of the batch
@@ -149,6 +150,11 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	if t.alarms, err = newAlarms(spec, m.Capacity); err != nil {
 		return err
 	}
+	t.rows = make([]int32, spec.GlobalBatch*(spec.SequenceLength+1))
+	t.batch = data.NewBatch(spec.GlobalBatch * spec.SequenceLength)
+	if err := openTeacher(ctx, t, func(text string) { t.Notes = append(t.Notes, text) }); err != nil {
+		return err
+	}
 	if t.devices, err = m.Open(t.programs); err != nil {
 		return err
 	}
@@ -173,9 +179,6 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	n := spec.GlobalBatch * spec.SequenceLength
-	t.rows = make([]int32, spec.GlobalBatch*(spec.SequenceLength+1))
-	t.batch = data.NewBatch(n)
 	f, b := s.Graph.FLOPs()
 	t.flops = float64(f+b) * float64(spec.GlobalBatch*spec.PerSequence())
 	var notes []string
@@ -211,6 +214,10 @@ func (t *Run) Close() error {
 	}
 	errs = append(errs, session.CloseAll(t.devices))
 	errs = append(errs, t.origin.close())
+	if t.teacher != nil {
+		errs = append(errs, t.teacher.file.Close())
+		t.teacher = nil
+	}
 	if t.lock != nil {
 		errs = append(errs, t.lock.Close())
 	}
@@ -461,6 +468,9 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	if err == nil {
 		if t.Setup.preferring() {
 			scalars.Reference, scalars.Labels = t.pairs.reference, t.pairs.labels
+		}
+		if scalars.Teacher, err = t.teacher.hear(t.drawn); err != nil {
+			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
 		}
 		out, err = t.Session.Step(ctx, training, session.Batch(t.batch), scalars)
 	}

@@ -118,7 +118,7 @@ func accessOf(in *program.Instr, j int) (reads, writes bool) {
 		return true, in.Args[graph.AttentionAtQKV].Cols > in.Attr.Heads*in.Attr.HeadDim
 	}
 	// The loss overwrites logits with their gradient only if told to.
-	return true, in.Op != graph.CrossEntropy || in.Attr.Grad
+	return true, in.Op != graph.CrossEntropy && in.Op != graph.Distil || in.Attr.Grad
 }
 
 // fault returns an error about an instruction.

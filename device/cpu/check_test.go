@@ -66,6 +66,9 @@ func (g *guess) attributes(op graph.Op) {
 		a.Limit = 1.5
 	case graph.Attention, graph.AttentionBwd, graph.CrossEntropy:
 		a.Limit = float64(g.of(0, 2))
+	case graph.Distil:
+		a.Limit, a.Rate, a.Scale = float64(g.of(0, 2)), 0.5, 2
+		l['V'] += l['K']
 	case graph.SwiGLU, graph.SwiGLUBwd:
 		l['F'] *= l['K']
 	case graph.Route, graph.RouteBwd:
@@ -202,6 +205,8 @@ func (g *guess) indices(c *device.Call, memory []byte) {
 			limit = cmp.Or(c.Attr.Vocab, c.Args[graph.EmbedBwdDWTE].Rows)
 		case graph.CrossEntropy:
 			limit = c.Args[graph.CrossEntropyLogits].Cols
+		case graph.Distil:
+			limit = c.Args[graph.DistilLogits].Cols
 		case graph.LossPart:
 			limit = c.Args[graph.LossPartLogits].Cols
 		case graph.RouteBwd:

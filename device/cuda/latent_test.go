@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"maps"
+	"math"
 
 	"github.com/athanor-llm/athanor/graph"
 )
@@ -30,6 +31,30 @@ func withLatentSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s
 			s.mat(rank, in)
 			s.maybePacked(in, out)
 			s.mat(out, rank)
+		},
+		graph.Distil: func(s *sample) {
+			n, vocab := s.long()
+			k := 1 + s.IntN(min(vocab, 64))
+			s.call.Attr = graph.Attr{Grad: s.IntN(4) > 0, Rate: 0.25 * float64(1+s.IntN(4)), Scale: float64(1 + s.IntN(2))}
+			s.f32(n, 1)
+			x := func() float64 { return 4 * s.NormFloat64() }
+			if s.IntN(3) == 0 {
+				s.call.Attr.Limit = 5
+				x = func() float64 { return 5 * math.Tanh(s.NormFloat64()) }
+			}
+			s.fill(s.float, n, vocab, x)
+			s.ints(n, -1, vocab)
+			s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
+			at, first := 0, 0
+			s.fill(graph.I32, n, k, func() float64 { // different ones in a row, and in some rows none
+				if at++; at%k == 1 || k == 1 {
+					if first = s.IntN(vocab); s.IntN(4) == 0 {
+						return -1
+					}
+				}
+				return float64((first + at%k) % vocab)
+			})
+			s.fill(graph.F32, n, k, func() float64 { return -math.Log(float64(k)) - 0.1 - s.Float64() })
 		},
 		graph.Drop: func(s *sample) {
 			n, c := s.n(), s.cols()

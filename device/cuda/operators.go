@@ -75,6 +75,7 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.PosBwd:       posBwd,
 	graph.LossPart:     lossPart,
 	graph.CrossEntropy: crossEntropy,
+	graph.Distil:       distil,
 	graph.Preference: func(b *builder) error {
 		a := b.newArgs(b.ops()...)
 		at := &b.call.Attr
