@@ -39,7 +39,8 @@ func classOf(value []byte, classes []string) (*int, error) {
 	}
 	n := slices.Index(classes, name)
 	if n < 0 {
-		return nil, fmt.Errorf(`"label" is %.60q, which is none of %s%s`, name, list, cmp.Or(suggest.Hint(name, classes), "; hint: add it to labels, or correct the row"))
+		meant := cmp.Or(suggest.Hint(name, classes), "; hint: correct the row.")
+		return nil, fmt.Errorf(`"label" is %.60q, which is none of %s%s Or add it to labels`, name, list, meant)
 	}
 	return &n, nil
 }

@@ -100,7 +100,7 @@ func TestLabelErrors(t *testing.T) {
 		{`{"text": "a", "label": null}`, `"label" is missing; hint: write`},
 		{`{"text": "a", "label": 2}`, `"label" is 2, but there are 2 labels, 0 to 1; hint: `},
 		{`{"text": "a", "label": -1}`, `"label" is -1, but there are 2 labels`},
-		{`{"text": "a", "label": "gren"}`, `which is none of red, green; hint: did you mean green?`},
+		{`{"text": "a", "label": "gren"}`, `which is none of red, green; hint: did you mean green? Or add it to labels`},
 		{`{"text": "a", "label": true}`, `neither a whole number nor a name; hint: `},
 		{`{"text": "a", "label": 0.5}`, `neither a whole number nor a name; hint: `},
 		{`{"prompt": "a", "chosen": "b", "rejected": "c", "label": 1}`, `pair of answers`},

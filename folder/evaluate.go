@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -147,22 +149,34 @@ func flatten(rows [][]int32, batch int, g *graph.Graph) (b session.Batch, n int)
 // usualSequence is the default sequence length, in tokens.
 const usualSequence = 256
 
+// usualLabelled is the default sequence length, in tokens, of models with labels whose run is unknown: a text's end counts.
+const usualLabelled = 1024
+
+// trained is part of what a run records of itself, see package train.
+type trained struct {
+	Sequence  int      `json:"sequence_length"`
+	Begin     string   `json:"bos"`
+	Chat      string   `json:"chat_template"`
+	TextField []string `json:"text_field"`
+	Labels    []string `json:"labels"`
+}
+
+// trained returns what the folder tells of the run that wrote it; false: it is a model from elsewhere.
+func (f *Folder) trained() (t trained, ok bool) {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
+	if err != nil {
+		return t, false
+	}
+	defer ck.Close()
+	return t, json.Unmarshal(ck.Trainer.Plan, &t) == nil
+}
+
 // reading returns how the texts were read that the model was trained on, as far as the folder tells.
 func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
 	o.Begin = t.Start()
 	o.Classes = f.Model.Labels
-	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
-	if err != nil { // a model from elsewhere
-		return o
-	}
-	defer ck.Close()
-	var trained struct { // of what a run records of itself, see package train
-		Begin     string   `json:"bos"`
-		Chat      string   `json:"chat_template"`
-		TextField []string `json:"text_field"`
-		Labels    []string `json:"labels"`
-	}
-	if err := json.Unmarshal(ck.Trainer.Plan, &trained); err != nil {
+	trained, ok := f.trained()
+	if !ok {
 		return o
 	}
 	if len(trained.Labels) == len(f.Model.Labels) {
@@ -216,16 +230,22 @@ func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progre
 	return rows, nil
 }
 
-// length returns the length of sequences if so many tokens are asked for; 0: usualSequence, or the model's positions if there are fewer.
+// length returns the length of sequences if so many tokens are asked for; 0: usualSequence or, of a model with labels, as in training,
+// or the model's positions if there are fewer.
 func (f *Folder) length(seq int) (int, error) {
 	most := f.Model.MaxPositions
 	if seq > most {
 		return 0, misuse{fmt.Errorf("--sequence is %d tokens, but the model has %d positions; hint: use 1 to %d", seq, most, most)}
 	}
-	if seq == 0 {
-		seq = min(usualSequence, most)
+	if seq > 0 {
+		return seq, nil
 	}
-	return seq, nil
+	seq = usualSequence
+	if model.Classifies(f.Model) {
+		t, _ := f.trained()
+		seq = cmp.Or(t.Sequence, usualLabelled)
+	}
+	return min(seq, most), nil
 }
 
 // tokens reads a corpus as the texts were read that the model was trained on. Close them after use.

@@ -32,7 +32,7 @@ type Guessed struct {
 	Footprint
 }
 
-// Guess evaluates a model that chooses among labels on rows of a text and a label, in at most limit sequences of seq tokens; 0: as HeldOut.
+// Guess evaluates a model that chooses among labels on rows of a text and a label, in at most limit sequences of seq tokens; 0: as in training.
 // The error is a *search.Misfit if the device has too little memory.
 func Guess(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) (*Guessed, error) {
 	if len(f.Model.Labels) < 2 {
@@ -125,9 +125,12 @@ func (f *Folder) classify(ctx context.Context, texts Texts, seq, limit int, prog
 	if n := t.Stats().Empty; texts.unlabelled && n > 0 {
 		return misuse{fmt.Errorf("%d rows or lines are empty, so predictions would not be of the rows beside them; hint: leave them out", n)}
 	}
-	w, _, err := t.Labelled(t.All(), seq)
+	w, p, err := t.Labelled(t.All(), seq)
 	if err != nil {
 		return misuse{err}
+	}
+	if p.TooLong > 0 {
+		texts.Note(fmt.Sprintf("texts whose end is cut off, since they have more than %d tokens: %d; hint: a longer --sequence reads more of them", seq, p.TooLong))
 	}
 	if err := f.SeparateDocuments(); err != nil {
 		return err

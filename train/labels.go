@@ -21,7 +21,7 @@ import (
 // giveLabels gives a model the labels that a run asks for.
 func giveLabels(spec *job.Spec, m *model.Model) error {
 	key := "labels"
-	if len(spec.Labels) == 1 {
+	if spec.PairLoss.Rule().Scored {
 		key = "preference.loss"
 	}
 	switch has := strings.Join(m.Labels, ", "); {
@@ -59,17 +59,27 @@ func newHead(s *Setup) (string, error) {
 	return s.Model.HeadName(), nil
 }
 
+// mostNamed is how many labels are named in a line.
+const mostNamed = 8
+
+// namesOf lists labels, the first mostNamed of them.
+func namesOf(labels []string) string {
+	if len(labels) > mostNamed {
+		labels = append(labels[:mostNamed:mostNamed], "...")
+	}
+	return strings.Join(labels, ", ")
+}
+
 // labelled says how many texts with which labels windows have.
 func (s *Setup) labelled(w data.Windows) string {
-	const most = 8
 	names, counts := s.Spec.Labels, w.LabelCounts(len(s.Spec.Labels))
 	all, list := int64(0), []string{}
 	for i, n := range counts {
-		if all += n; i < most {
+		if all += n; i < mostNamed {
 			list = append(list, fmt.Sprintf("%s %d", names[i], n))
 		}
 	}
-	if len(names) > most {
+	if len(names) > mostNamed {
 		list = append(list, "...")
 	}
 	return fmt.Sprintf("%d (%s)", all, strings.Join(list, ", "))
@@ -92,10 +102,10 @@ func (s *Setup) oneSided() string {
 	}
 	var notes []string
 	if len(never) > 0 {
-		notes = append(notes, "no text to train on has the labels "+strings.Join(never, ", "))
+		notes = append(notes, "no text to train on has the labels "+namesOf(never))
 	}
 	if len(only) > 0 && s.Validation == nil {
-		notes = append(notes, fmt.Sprintf("no text that is held out has the labels %s: what is held out is the end of the text; hint: shuffle the rows, or name other files as validation", strings.Join(only, ", ")))
+		notes = append(notes, fmt.Sprintf("no text that is held out has the labels %s: what is held out is the end of the text; hint: shuffle the rows, or name other files as validation", namesOf(only)))
 	}
 	return strings.Join(notes, "; ")
 }

@@ -454,7 +454,9 @@ func (t *Run) files() (map[string][]byte, error) {
 			}
 		}
 	}
-	if _, ok := files["generation_config.json"]; !ok && !model.Classifies(t.Setup.Model) {
+	if model.Classifies(t.Setup.Model) { // it writes no text
+		delete(files, "generation_config.json")
+	} else if _, ok := files["generation_config.json"]; !ok {
 		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {
 			files["generation_config.json"] = fmt.Appendf(nil, "{\n  \"eos_token_id\": %d\n}\n", id)
 		}

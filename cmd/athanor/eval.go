@@ -27,7 +27,7 @@ type evalCmd struct {
 	Model     string   `arg:"" help:"Model folder: config.json and safetensors." placeholder:"FOLDER"`
 	Data      []string `arg:"" optional:"" help:"Corpus to evaluate on: files or patterns." placeholder:"GLOB"`
 	Tokens    string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
-	Sequence  int      `help:"Tokens per sequence of a corpus; 0: 256, or the model's positions if there are fewer."`
+	Sequence  int      `help:"Tokens per sequence of a corpus; 0: 256 or, of a model with labels, as in training, or the model's positions if there are fewer."`
 	TextField []string `help:"Field of rows that holds the text, or several: the first that a row has; without it as in training, else text." placeholder:"NAME"`
 	SkipBad   bool     `help:"Leave out rows that are no document."`
 	Batches   int      `help:"Most sequences of the corpus to evaluate." default:"64"`
@@ -158,11 +158,14 @@ func (v *evalCmd) predict(ctx stdctx.Context, c *cli.Context, f *folder.Folder) 
 	if err := v.labelUsage(); err != nil {
 		return err
 	}
+	if v.SkipBad {
+		return cli.UsageError("eval: --predictions are of all rows, one line each, but --skip-bad leaves rows out; hint: leave out --skip-bad, and correct the rows that are bad")
+	}
 	if len(v.Data) > 1 || strings.ContainsAny(v.Data[0], "*?") {
 		return cli.UsageError("eval: --predictions are of the rows of one file, in their order; hint: name one file")
 	}
 	show := cli.NewStatus(c.Stderr)
-	list, used, err := folder.Predict(ctx, f, folder.Texts{Patterns: v.Data, TextField: v.TextField, SkipBad: v.SkipBad, Note: c.Note}, v.Sequence, show.Progress)
+	list, used, err := folder.Predict(ctx, f, folder.Texts{Patterns: v.Data, TextField: v.TextField, Note: c.Note}, v.Sequence, show.Progress)
 	show.Done()
 	if err != nil {
 		return explained(c, err)

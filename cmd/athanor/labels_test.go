@@ -83,6 +83,8 @@ func TestLabels(t *testing.T) {
 	if guessed.Texts != 160 || guessed.Accuracy < 0.9 || !(guessed.Loss > 0 && guessed.Loss < 0.5) {
 		t.Errorf("evaluated: %+v", guessed)
 	}
+	long := dir + "/long.jsonl" // longer than what the run has seen
+	check(t, os.WriteFile(long, []byte(`{"text": "`+strings.Repeat("gold and iron ", 12)+`", "label": 0}`+"\n"), 0o644))
 	blind := dir + "/blind.jsonl" // the same texts without labels
 	text, err := os.ReadFile(rows)
 	check(t, err)
@@ -100,6 +102,10 @@ func TestLabels(t *testing.T) {
 	if len(said) != 160 || float64(right)/160 != guessed.Accuracy {
 		t.Errorf("%d predictions, of which %d are right; evaluated %v", len(said), right, guessed.Accuracy)
 	}
+	for _, more := range []string{"", "--predictions=" + dir + "/long.json"} {
+		call(slices.DeleteFunc([]string{"eval", got.Checkpoint, long, more}, func(s string) bool { return s == "" })...).must(t, 0, "more than 32 tokens: 1; hint: a longer --sequence")
+	}
+	call("eval", got.Checkpoint, blind, "--predictions", dir+"/said.jsonl", "--skip-bad").must(t, 2, "--skip-bad", "hint: ")
 	call("eval", got.Checkpoint, blind, "--sequence", "32").must(t, 2, `"label" is missing`)
 	call("eval", got.Checkpoint, blind, rows, "--predictions", dir+"/said.jsonl").must(t, 2, "one file", "hint: ")
 	call("generate", got.Checkpoint, "--prompt", "gold").must(t, 2, "has a head with labels", "hint: athanor eval")
@@ -119,6 +125,10 @@ func TestLabels(t *testing.T) {
 	var adapted trained
 	call(append(args, "out="+dir+"/g", "model="+words.Checkpoint, "lora={rank: 2}", "--json")...).must(t, 0, "score.weight").into(t, &adapted)
 	call(append(args, "out="+dir+"/i", "model="+adapted.Checkpoint, other)...).must(t, 2, "the model chooses among yellow, grey, red, white, in this order")
+	if _, err := os.Stat(adapted.Checkpoint + "/generation_config.json"); !os.IsNotExist(err) {
+		t.Errorf("the adapter has a generation_config.json: %v", err)
+	}
+	call(append(args, "out="+dir+"/j", "max_steps=1", strings.TrimSuffix(names, "]")+", a, b, c, d, e, f, g, h, i]")...).must(t, 0, "has the labels a, b, c, d, e, f, g, h, ...\n")
 	var first, second train.Summary
 	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &first)
 	call(append(args, "out="+dir+"/h", "model="+adapted.Checkpoint, "max_steps=1", "--json")...).must(t, 0, "starting from the adapter").into(t, &second)
