@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/jsonkeys"
@@ -117,22 +116,6 @@ func (c *adapterConfig) labelled(m *model.Model, set *safetensors.Set) (*model.M
 	return &with, family.Classify(&with, names)
 }
 
-// recordedLabels returns the names of labels that a run recorded in a checkpoint; nil: the folder is from elsewhere.
-func recordedLabels(dir string) []string {
-	ck, err := checkpoint.Open(checkpoint.Disk{}, dir)
-	if err != nil {
-		return nil
-	}
-	defer ck.Close()
-	var trained struct { // see package train
-		Labels []string `json:"labels"`
-	}
-	if json.Unmarshal(ck.Trainer.Plan, &trained) != nil {
-		return nil
-	}
-	return trained.Labels
-}
-
 // readAdapter reads the adapter_config.json of a folder. The base is a path that can be
 // opened from here.
 func readAdapter(dir string) (*adapterConfig, error) {
@@ -152,7 +135,8 @@ func readAdapter(dir string) (*adapterConfig, error) {
 	}
 	c.Base = paths.Hub(c.Base)
 	if c.Task == sequenceLabels {
-		c.labels = recordedLabels(dir)
+		t, _ := readTrained(dir)
+		c.labels = t.Labels
 	}
 	return c, nil
 }

@@ -161,9 +161,9 @@ type trained struct {
 	Labels    []string `json:"labels"`
 }
 
-// trained returns what the folder tells of the run that wrote it; false: it is a model from elsewhere.
-func (f *Folder) trained() (t trained, ok bool) {
-	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
+// readTrained returns what a folder tells of the run that wrote it; false: it is from elsewhere.
+func readTrained(dir string) (t trained, ok bool) {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, dir)
 	if err != nil {
 		return t, false
 	}
@@ -175,12 +175,9 @@ func (f *Folder) trained() (t trained, ok bool) {
 func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
 	o.Begin = t.Start()
 	o.Classes = f.Model.Labels
-	trained, ok := f.trained()
+	trained, ok := readTrained(f.Path)
 	if !ok {
 		return o
-	}
-	if len(trained.Labels) == len(f.Model.Labels) {
-		o.Classes = trained.Labels
 	}
 	if o.TextField = trained.TextField; trained.Begin == "" && trained.Chat == "" {
 		o.Begin = nil
@@ -242,7 +239,7 @@ func (f *Folder) length(seq int) (int, error) {
 	}
 	seq = usualSequence
 	if model.Classifies(f.Model) {
-		t, _ := f.trained()
+		t, _ := readTrained(f.Path)
 		seq = cmp.Or(t.Sequence, usualLabelled)
 	}
 	return min(seq, most), nil

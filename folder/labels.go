@@ -130,7 +130,11 @@ func (f *Folder) classify(ctx context.Context, texts Texts, seq, limit int, prog
 		return misuse{err}
 	}
 	if p.TooLong > 0 {
-		texts.Note(fmt.Sprintf("texts whose end is cut off, since they have more than %d tokens: %d; hint: a longer --sequence reads more of them", seq, p.TooLong))
+		hint := ""
+		if seq < f.Model.MaxPositions {
+			hint = "; hint: a longer --sequence reads more of them"
+		}
+		texts.Note(fmt.Sprintf("texts whose end is cut off, since they have more than %d tokens: %d%s", seq, p.TooLong, hint))
 	}
 	if err := f.SeparateDocuments(); err != nil {
 		return err

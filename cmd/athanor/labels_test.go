@@ -103,7 +103,7 @@ func TestLabels(t *testing.T) {
 		t.Errorf("%d predictions, of which %d are right; evaluated %v", len(said), right, guessed.Accuracy)
 	}
 	for _, more := range []string{"", "--predictions=" + dir + "/long.json"} {
-		call(slices.DeleteFunc([]string{"eval", got.Checkpoint, long, more}, func(s string) bool { return s == "" })...).must(t, 0, "more than 32 tokens: 1; hint: a longer --sequence")
+		call(slices.DeleteFunc([]string{"eval", got.Checkpoint, long, more}, func(s string) bool { return s == "" })...).must(t, 0, "more than 32 tokens: 1")
 	}
 	call("eval", got.Checkpoint, blind, "--predictions", dir+"/said.jsonl", "--skip-bad").must(t, 2, "--skip-bad", "hint: ")
 	call("eval", got.Checkpoint, blind, "--sequence", "32").must(t, 2, `"label" is missing`)
