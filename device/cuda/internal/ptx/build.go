@@ -153,14 +153,15 @@ func buildCvta(b *builder, in *instruction) {
 	}
 }
 
-// buildBfi: inserts the low n bits of a into b at a position.
+// buildBfi: inserts the low n bits of a into b at a position, in words of 32 or 64 bits.
 func buildBfi(b *builder, in *instruction) {
 	d, x, y, at, n := b.register(0), b.register(1), b.register(2), b.register(3), b.register(4)
+	whole := ^uint64(0) >> (64 - 8*sizeOf(b.last()))
 	in.run = func(w *warp, set uint32) {
 		for l := range lanes(set) {
-			at, n := uint32(w.registers[at][l])&255, uint32(w.registers[n][l])&255
-			mask := uint32(1<<min(uint64(n), 32)-1) << at
-			w.registers[d][l] = uint64(uint32(w.registers[y][l])&^mask | uint32(w.registers[x][l])<<at&mask)
+			at, n := w.registers[at][l]&255, w.registers[n][l]&255
+			mask := (uint64(1)<<n - 1) << at // 1<<64 is 0: then all bits
+			w.registers[d][l] = (w.registers[y][l]&^mask | w.registers[x][l]<<at&mask) & whole
 		}
 	}
 }
