@@ -89,14 +89,14 @@ func searchDivisions(ctx context.Context, t *Task, note func(string), best *sear
 		if i < 2 && worthSearching(trial, s.result) || shares {
 			slack += sketchSlack
 		}
-		if best != nil && t.told() || s.result.Best.Seconds() >= slack*bar {
+		if best != nil && (t.told() || formatOf(t, s.result) > formatOf(t, best)) || s.result.Best.Seconds() >= slack*bar {
 			continue
 		}
 		r, err := s.task.planAny(ctx, note, false)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if err != nil {
+		if err != nil || best != nil && formatOf(t, r) > formatOf(t, best) {
 			continue
 		}
 		if found = append(found, r); r.Fastest() < bar {
@@ -115,6 +115,12 @@ func searchDivisions(ctx context.Context, t *Task, note func(string), best *sear
 		return nil, err
 	}
 	return found[slices.IndexFunc(found, func(r *search.Result) bool { return r.Best == fastest })], nil
+}
+
+// formatOf returns the place of a plan's format of the optimizer's state among those that the configuration allows: where one fits, no later
+// one is taken to be faster.
+func formatOf(t *Task, r *search.Result) int {
+	return slices.Index(t.Spec.OptimizerState, r.Best.Plan.State)
 }
 
 // worthSearching reports whether a run whose steps take as long as a plan's is so long that a division is searched, and tried, though its
