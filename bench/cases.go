@@ -58,7 +58,7 @@ func (c *Case) shape() string {
 		return fmt.Sprintf("%d,%d,%d %s", d.Rows, d.Cols, c.dims[1].Cols, form)
 	case graph.LinearDW:
 		return fmt.Sprintf("%d,%d,%d TN", d.Rows, d.Cols, c.dims[1].Rows)
-	case graph.CrossEntropy, graph.Distil, graph.LossPart, graph.EmbedBwd, graph.BiasGrad, graph.SinkGrad, graph.LayerNormDW, graph.RMSNormDW, graph.NormPart:
+	case graph.CrossEntropy, graph.Distil, graph.TopLogs, graph.LossPart, graph.EmbedBwd, graph.BiasGrad, graph.SinkGrad, graph.LayerNormDW, graph.RMSNormDW, graph.NormPart:
 		d = c.dims[len(c.dims)-1] // the first one says little
 		for _, x := range c.dims {
 			if x.Elems() > d.Elems() {
@@ -257,6 +257,7 @@ func (l *cases) ends() {
 	l.add(graph.PosBwd, "", graph.Attr{Acc: true, Seq: n}, f32(n, d), x)
 	l.add(graph.CrossEntropy, "", graph.Attr{Grad: true}, f32(n, 1), l.of(n, vocab), ids, f32(1, graph.NumScalars))
 	l.add(graph.Distil, "", graph.Attr{Grad: true, Rate: 0.5, Scale: 1}, f32(n, 1), l.of(n, vocab), ids, f32(1, graph.NumScalars), graph.Dim{DType: graph.I32, Rows: n, Cols: 2}, f32(n, 2))
+	l.add(graph.TopLogs, "", graph.Attr{Scale: 1}, graph.Dim{DType: graph.I32, Rows: n, Cols: 2}, f32(n, 2), l.of(n, vocab))
 	l.add(graph.LossPart, "", graph.Attr{}, f32(n, 4), l.of(n, vocab), ids)
 	l.add(graph.Preference, "", graph.Attr{Seq: n, Scale: 0.1}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids)
 	l.add(graph.Preference, "unpaired", graph.Attr{Seq: n, Scale: 0.1, PairLoss: int(graph.KTO)}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids, f32(n, 1))

@@ -3,35 +3,29 @@ package folder
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/session"
 )
 
 // Teacher says which next tokens a model finds most probable, on Folder.Device in Folder.DType. Close it after use.
-//
-// Known weaknesses: logits of whole sequences come to the host, 12 bytes for each of the vocabulary and token, and one core picks from them.
 type Teacher struct {
-	Sequences   int // that are computed together
-	session     *session.Session
-	seq, vocab  int
-	top         int
-	temperature float64
-	logits      []float64
+	Sequences int // that are computed together
+	session   *session.Session
+	seq, top  int
+	read      []float64 // of each token, top ids or their log-probabilities
 }
 
-// OpenTeacher opens one for sequences of seq tokens, which says the top most probable tokens at a temperature.
+// OpenTeacher opens one for sequences of seq tokens, which says the top most probable tokens at a temperature. The folder is its own afterwards.
 func OpenTeacher(ctx context.Context, f *Folder, seq, top int, temperature float64) (*Teacher, error) {
-	const room = 256 << 20 // bytes of logits
-	t := &Teacher{seq: seq, vocab: f.Model.Vocab, top: top, temperature: temperature}
-	t.Sequences = min(max(room/(12*seq*t.vocab), 1), evalRows)
+	asked := *f.Model
+	asked.Asked = model.Asked{Top: top, Temperature: temperature}
+	f.Model = &asked
+	t := &Teacher{Sequences: evalRows, seq: seq, top: top, read: make([]float64, evalRows*seq*top)}
 	var err error
-	if t.session, err = f.Session(ctx, seq, t.Sequences, lower.Logits); err != nil {
-		return nil, err
-	}
-	t.logits = make([]float64, t.Sequences*seq*t.vocab)
-	return t, nil
+	t.session, err = f.Session(ctx, seq, t.Sequences, lower.Eval)
+	return t, err
 }
 
 // Say writes of each token of at most Sequences rows, of seq+1 tokens each, the ids of the most probable next tokens, in descending order,
@@ -41,13 +35,20 @@ func (t *Teacher) Say(ctx context.Context, rows [][]int32, ids []int32, logs []f
 	if _, err := t.session.Step(ctx, 0, b, session.Scalars{Targets: n}); err != nil {
 		return err
 	}
-	if err := t.session.Engine(0).ReadBuffer("logits", t.logits); err != nil {
+	said := t.read[:len(rows)*t.seq*t.top] // the rest is of no rows
+	if err := t.session.Engine(0).ReadBuffer("said.logs", t.read); err != nil {
 		return err
 	}
-	for n := range len(rows) * t.seq {
-		if !topLogs(t.logits[n*t.vocab:][:t.vocab], t.temperature, ids[n*t.top:][:t.top], logs[n*t.top:][:t.top]) {
-			return NotFinite(fmt.Errorf("the teacher's logits of token %d of a sequence are not finite", n%t.seq))
+	for i, x := range said {
+		if logs[i] = float32(x); i%t.top == 0 && !(x <= 0) {
+			return NotFinite(fmt.Errorf("the teacher's logits of token %d of a sequence are not finite", i/t.top%t.seq))
 		}
+	}
+	if err := t.session.Engine(0).ReadBuffer("said.ids", t.read); err != nil {
+		return err
+	}
+	for i, x := range said {
+		ids[i] = int32(x)
 	}
 	return nil
 }
@@ -56,29 +57,4 @@ func (t *Teacher) Say(ctx context.Context, rows [][]int32, ids []int32, logs []f
 func (t *Teacher) Close() {
 	session.CloseAll(t.session.Devices)
 	t.session.Close()
-}
-
-// topLogs picks the largest logits, and reports whether they have probabilities.
-func topLogs(logits []float64, temperature float64, ids []int32, logs []float32) bool {
-	n := 0
-	for id, x := range logits {
-		k := n
-		for k > 0 && !(logits[ids[k-1]] >= x) {
-			k--
-		}
-		if k == len(ids) {
-			continue
-		}
-		n = min(n+1, len(ids))
-		copy(ids[k+1:n], ids[k:n-1])
-		ids[k] = int32(id)
-	}
-	most, sum := logits[ids[0]]/temperature, 0.0
-	for _, x := range logits {
-		sum += math.Exp(x/temperature - most)
-	}
-	for k, id := range ids {
-		logs[k] = float32(logits[id]/temperature - most - math.Log(sum))
-	}
-	return sum >= 1 && !math.IsInf(sum, 0)
 }

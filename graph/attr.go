@@ -34,7 +34,7 @@ type Attr struct {
 	Vocab     int     // Embed, EmbedBwd: tokens of the vocabulary, of which the table has some; 0: it has all
 	First     int     // index in that parameter of the operands' first element; LossPart, CrossEntropy, Embed, EmbedBwd: in the vocabulary, of the first logit or row
 	CacheBits int     // AttentionAt: of a number in the cache, 4 or 8, see CacheGroup; 0: they are of the cache's type
-	Scale     float64 // Distil: the temperature
+	Scale     float64 // Distil, TopLogs: the temperature
 	Unit      float64 // of int8 weights, which are multiples of it; 0: the operator reads none
 	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy, Distil: soft bound on scores or logits; TimeSteps: upper bound; 0: none
 	Least     float64 // TimeSteps: lower bound, with Limit as the upper one

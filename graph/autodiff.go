@@ -66,6 +66,7 @@ var rules = map[Op]rule{
 	LossPart:     diffLossPart,
 	CrossEntropy: diffCrossEntropy,
 	Distil:       func(b *differentiator, n *Node) { b.grad[n.Args[DistilLogits].Value] = n.Args[DistilLogits].Value },
+	TopLogs:      func(*differentiator, *Node) {}, // what a teacher says is not trained
 	Preference:   func(*differentiator, *Node) {},
 	LossSum:      func(*differentiator, *Node) {},
 }

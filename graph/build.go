@@ -135,7 +135,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
 	g.Model, g.Params, g.held = m, stored(list), stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope, g.Noise = -1, -1, -1, -1, -1, -1, -1, -1, -1
-	g.Reference, g.Labels, g.Ratios, g.Logits, g.TeacherIDs, g.TeacherLogs = -1, -1, -1, -1, -1, -1
+	g.Reference, g.Labels, g.Ratios, g.Logits, g.TeacherIDs, g.TeacherLogs, g.SaidIDs, g.SaidLogs = -1, -1, -1, -1, -1, -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
 	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, wide: map[int]bool{}, below: below{lent: map[int]Use{}}}
 }
@@ -654,6 +654,7 @@ func (b *builder) logits() Use { return Use{b.g.Logits, 0, b.g.LogitColumns()} }
 // loss appends the loss to the head's chunks of rows.
 func (b *builder) loss() {
 	g := b.g
+	sayTop(b)
 	if g.Preference() > 0 {
 		b.preference()
 		return

@@ -40,6 +40,18 @@ func distil(b *builder) {
 	b.chunk = false
 }
 
+// sayTop appends what a teacher says to the head's chunks of rows, so that its logits need not leave the device, nor all be there.
+func sayTop(b *builder) {
+	asked := b.m.Asked
+	if asked.Top == 0 {
+		return
+	}
+	b.chunk = true
+	b.g.SaidIDs, b.g.SaidLogs = b.tokens("said.ids", asked.Top, I32), b.tokens("said.logs", asked.Top, F32)
+	b.node(TopLogs, Attr{Scale: asked.Temperature}, b.all(b.g.SaidIDs), b.all(b.g.SaidLogs), b.logits())
+	b.chunk = false
+}
+
 // checkDistil returns an error where a teacher's probabilities cannot be used: the logits of a whole vocabulary are needed at once.
 func checkDistil(m *model.Model, docs *Documents) error {
 	const hint = "; hint: leave distill out"

@@ -133,6 +133,7 @@ type Graph struct {
 	Ratios                  int        // [N,1] f32, likewise
 	Noise                   int        // Input [N,1]: each token's key, see NoiseKey, or 0 where nothing is trained; -1 without noise
 	TeacherIDs, TeacherLogs int        // Inputs [N,K] i32 and f32: see Distil in the table of operators; -1 without a teacher
+	SaidIDs, SaidLogs       int        // [N,K] i32 and f32, chunked: what TopLogs says; -1 where it is not asked
 	Logits                  int        // [N,V], chunked; its rows may be longer than V
 	Last                    bool       // in generation: of a step's tokens the last alone has logits
 	Losses                  int        // [N,1] f32, chunked except with pairs

@@ -63,6 +63,7 @@ const (
 	LossPart
 	CrossEntropy
 	Distil
+	TopLogs
 	Preference
 	LossSum
 	NormPart
@@ -356,6 +357,9 @@ var table = [NumOps]Info{
 	// (1-Rate) times that of CrossEntropy + Rate t² times KL(teacher || model), in which all other tokens are one. Rows whose first id is negative
 	// have CrossEntropy's loss.
 	Distil: {Name: "distil", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r ids:i[N,K]:rt logs:s[N,K]:rt"), Kind: RowWise, Rule: distils},
+	// ids [N,K] are the tokens with the largest logits, in descending order, of equal ones the first first; logs [N,K] f32 are their
+	// log-probabilities, of softmax(logits/Scale).
+	TopLogs: {Name: "top_logs", Args: args("ids:i[N,K]:wt logs:s[N,K]:wt logits:f[N,V]:rt"), Kind: RowWise, Rule: ofLargest},
 	// parts [N,2P] f32 = 0 but for columns 2k and 2k+1, where logits are columns First = k*V to First+V of a vocabulary of P*V:
 	// log(sum(exp(logits))), and logits[target-First], or 0 where that is another's. Or parts has only these two columns.
 	LossPart: {Name: "loss_part", Args: args("parts:s[N,2P]:wt logits:f[N,V]:rt targets:i[N,1]:rt"), Kind: RowWise, Rule: ofVocabulary},

@@ -376,6 +376,12 @@ const (
 )
 
 const (
+	TopLogsIds    = 0
+	TopLogsLogs   = 1
+	TopLogsLogits = 2
+)
+
+const (
 	LossPartParts   = 0
 	LossPartLogits  = 1
 	LossPartTargets = 2

@@ -217,6 +217,17 @@ func distils(a *Attr, d []Dim) string {
 	return ""
 }
 
+// ofLargest: there are a temperature, and no more tokens than the vocabulary has.
+func ofLargest(a *Attr, d []Dim) string {
+	switch k, v := d[TopLogsIds].Cols, d[TopLogsLogits].Cols; {
+	case !(a.Scale > 0):
+		return fmt.Sprintf("the temperature is %v, want more than 0", a.Scale)
+	case k < 1 || k > v:
+		return fmt.Sprintf("%d tokens of a vocabulary of %d", k, v)
+	}
+	return ""
+}
+
 // ofVocabulary: logits are one of the equal parts of a vocabulary, or one of any size whose columns alone the result has.
 func ofVocabulary(a *Attr, d []Dim) string {
 	if v := d[LossPartLogits].Cols; v > 0 && d[LossPartParts].Cols > 2 && (a.First%v != 0 || a.First/v >= d[LossPartParts].Cols/2) {

@@ -198,7 +198,7 @@ func CheckSlabs(m *model.Model, n int) error {
 		return errors.New("matrices that are multiplied in fp8 cannot be shared by ranks, since scales are of whole rows" + hint)
 	case m.Family.XIELU:
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since all columns of a feed-forward contribute to the parameters of its activation"+hint, m.Family)
-	case m.Distil.Top > 0:
+	case m.Distil.Top > 0 || m.Asked.Top > 0:
 		return errors.New("matrices cannot be shared by ranks where a teacher is compared with the logits of the whole vocabulary" + hint + ", or distill")
 	case m.LoRA != nil && m.LoRA.DoRA:
 		return errors.New("matrices whose adapters have magnitudes (dora) cannot be shared by ranks, since lengths are of whole rows" + hint)

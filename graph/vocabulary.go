@@ -92,7 +92,7 @@ func CheckVocabulary(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("a vocabulary of %d tokens cannot be divided into %d parts; hint: use at most %d, or fewer of a small vocabulary", m.Vocab, n, MostVocabParts)
 	case docs != nil && docs.Preference > 0:
 		return errors.New("losses of pairs need the logits of the whole vocabulary at once" + hint)
-	case m.Distil.Top > 0:
+	case m.Distil.Top > 0 || m.Asked.Top > 0:
 		return errors.New("a teacher is compared with the logits of the whole vocabulary at once" + hint + ", or distill")
 	case model.Classifies(m):
 		return errors.New("a head with labels has few rows, and its loss needs all of them at once" + hint)

@@ -332,6 +332,19 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		}
 		return s
 	},
+	graph.TopLogs: func(m *maker) sample {
+		n, vocab := m.rows(), m.n()
+		k := 1 + m.IntN(vocab)
+		x := m.mat(m.float(), n, vocab, 4)
+		if m.IntN(2) == 0 { // many equal ones
+			for r := range n {
+				for c := range vocab {
+					x.Set(r, c, math.Round(x.At(r, c)))
+				}
+			}
+		}
+		return sample{attr: graph.Attr{Scale: float64(1 + m.IntN(3))}, t: []Tensor{NewTensor(graph.I32, n, k), m.f32(n, k), x}, token: []bool{true, true, true}}
+	},
 	graph.Preference: func(m *maker) sample {
 		seq := 1 + m.n()
 		n := seq * (1 + m.IntN(4))

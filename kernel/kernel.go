@@ -100,6 +100,7 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.LossPart:     {lossPartRef, lossPart},
 	graph.CrossEntropy: {crossEntropyRef, crossEntropy},
 	graph.Distil:       {distilRef, distil},
+	graph.TopLogs:      {topLogsRef, topLogs},
 	graph.Preference:   {preference, preference},
 	graph.LossSum:      {lossSum, lossSum},
 	graph.NormPart:     {normPartRef, normPart},

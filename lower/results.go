@@ -22,7 +22,7 @@ func returnsLogits(st *step) bool {
 	return false
 }
 
-// copyResults copies the loss to the host, and the logits if they are results.
+// copyResults copies the loss to the host, what a teacher says, and the logits if they are results.
 func copyResults(b *builder, units []unit, loss int) {
 	st := b.st
 	p := b.p
@@ -41,6 +41,10 @@ func copyResults(b *builder, units []unit, loss int) {
 		for _, v := range graph.LogitValues(st.g) { // of a vocabulary in parts each by itself, as where ranks have parts
 			rowsToHost(b, units, v, last, 0, graph.ColumnsOf(st.g, v))
 		}
+	}
+	if st.g.SaidIDs >= 0 {
+		rowsToHost(b, units, st.g.SaidIDs, graph.TopLogs, graph.TopLogsIds, st.g.Model.Asked.Top)
+		rowsToHost(b, units, st.g.SaidLogs, graph.TopLogs, graph.TopLogsLogs, st.g.Model.Asked.Top)
 	}
 	if reports && st.g.Ratios >= 0 {
 		maker, k := ratioMaker(st.pl)

@@ -9,7 +9,13 @@ type Distil struct {
 	Weight      float64 // of what the teacher says; that of the text is 1 - Weight
 }
 
-// MostTop bounds Distil.Top.
+// Asked says that a model is asked, as a teacher, for its most probable tokens, see package graph. The zero value says that it is not.
+type Asked struct {
+	Top         int     // as in Distil
+	Temperature float64 // likewise
+}
+
+// MostTop bounds Distil.Top and Asked.Top.
 const MostTop = 1024
 
 // CheckDistil returns an error for values out of range.

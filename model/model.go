@@ -79,6 +79,7 @@ type Model struct {
 	Balance      float64
 	Neftune      float64 // while training, alpha of NEFTune's noise on embeddings (2310.05914); 0: none
 	Distil       Distil  // from a teacher, while training
+	Asked        Asked   // as a teacher
 	GateLimit    float64 // bounds experts' gates and ups, see graph.SwiGLU; 0: no bound
 	GateAlpha    float64 // with GateLimit, what gates are multiplied by in the sigmoid
 	Vocab        int

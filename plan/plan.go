@@ -327,6 +327,9 @@ func Fingerprint(g *graph.Graph) string {
 	if d := m.Distil; d != (model.Distil{}) {
 		frozen += fmt.Sprintf(" distill%d temperature%v weight%v", d.Top, d.Temperature, d.Weight)
 	}
+	if a := m.Asked; a != (model.Asked{}) {
+		frozen += fmt.Sprintf(" asked for %d temperature%v", a.Top, a.Temperature)
+	}
 	if m.Neftune > 0 {
 		frozen += fmt.Sprintf(" neftune%v", m.Neftune)
 	}

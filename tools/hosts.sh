@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains on one host and on two, joined by a network of a given rate, and prints what was predicted and measured.
+# Trains on one host and on several, joined by a network of a given rate, and prints what was predicted and measured.
 #
-#   tools/hosts.sh ATHANOR CONFIG [key=value ...]       RATES="1gbit 10gbit" by default
+#   tools/hosts.sh ATHANOR CONFIG [key=value ...]       HOSTS=2 RATES="1gbit 10gbit" by default
 #
-# The hosts are two cores of this machine, each in a network namespace of its own: what goes between them goes through the
-# kernel's TCP and a link that is held to the rate (tc tbf), but through no cable. Needs root, ip, tc and two idle cores.
+# The hosts are network namespaces of this machine with a core each, in turn, and a switch between them (a bridge): what goes between
+# them goes through the kernel's TCP and links that are held to the rate (tc tbf), but through no cable. Needs root, ip, tc and idle cores.
 set -euo pipefail
 if [ $# -lt 2 ]; then
 	sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
@@ -15,35 +15,46 @@ shift 2
 dir=$(mktemp -d)
 export ATHANOR_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
 cd "$(dirname "$0")/.."
+last=$((${HOSTS:-2} - 1))
 
 clean() {
 	kill $(jobs -p) 2>/dev/null || true
-	ip netns del athanor-a 2>/dev/null || true
-	ip netns del athanor-b 2>/dev/null || true
+	for i in net $(seq 0 $last); do ip netns del athanor-$i 2>/dev/null || true; done
 	rm -rf "$dir"
 }
 trap clean EXIT
 
-ip netns add athanor-a
-ip netns add athanor-b
-ip link add va netns athanor-a type veth peer name vb netns athanor-b
-ip -n athanor-a addr add 10.90.0.1/24 dev va
-ip -n athanor-b addr add 10.90.0.2/24 dev vb
-for end in "athanor-a va" "athanor-b vb"; do
-	set -- $end "$@"
-	ip -n "$1" link set "$2" up
-	ip -n "$1" link set lo up
-	tc -n "$1" qdisc add dev "$2" root tbf rate 1gbit burst 20kb latency 50ms
-	shift 2
+ip netns add athanor-net
+ip -n athanor-net link add switch type bridge
+ip -n athanor-net link set switch up
+others=
+for i in $(seq 0 $last); do
+	ip netns add athanor-$i
+	ip link add e0 netns athanor-$i type veth peer name e$i netns athanor-net
+	ip -n athanor-net link set e$i master switch up
+	ip -n athanor-$i addr add 10.90.0.$((i + 1))/24 dev e0
+	ip -n athanor-$i link set e0 up
+	ip -n athanor-$i link set lo up
+	if [ $i -gt 0 ]; then
+		others=$others${others:+,}10.90.0.$((i + 1))
+		mkdir "$dir/$i"
+		HOME=$dir/$i ip netns exec athanor-$i taskset -c $((i % $(nproc))) "$athanor" serve --disk "$dir/$i" 2>"$dir/serve-$i.log" &
+	fi
 done
-mkdir "$dir/b"
-HOME=$dir/b ip netns exec athanor-b taskset -c 1 "$athanor" serve --disk "$dir/b" 2>"$dir/serve.log" &
+
+# hold RATE holds all links to it, in both directions.
+hold() {
+	for i in $(seq 0 $last); do
+		tc -n athanor-$i qdisc replace dev e0 root tbf rate "$1" burst "${BURST:-20kb}" latency 50ms
+		tc -n athanor-net qdisc replace dev e$i root tbf rate "$1" burst "${BURST:-20kb}" latency 50ms
+	done
+}
 
 # train NAME key=value ... prints a row.
 train() {
 	local name=$1
 	shift
-	HOME=$dir ip netns exec athanor-a taskset -c 0 "$athanor" train --json "$config" out="$dir/run" "$@" >"$dir/result.json" 2>"$dir/train.log" ||
+	HOME=$dir ip netns exec athanor-0 taskset -c 0 "$athanor" train --json "$config" out="$dir/run" "$@" >"$dir/result.json" 2>"$dir/train.log" ||
 		{ tail -5 "$dir/train.log"; exit 1; }
 	python3 - "$name" "$dir" <<'PY'
 import json, sys
@@ -63,9 +74,8 @@ PY
 
 train "one host" "$@"
 for rate in ${RATES:-1gbit 10gbit}; do
-	tc -n athanor-a qdisc change dev va root tbf rate "$rate" burst "${BURST:-20kb}" latency 50ms
-	tc -n athanor-b qdisc change dev vb root tbf rate "$rate" burst "${BURST:-20kb}" latency 50ms
+	hold "$rate"
 	rm -rf "$dir/.cache" # the network is measured anew
-	train "two, $rate" hosts=10.90.0.2 "$@"
-	train "two, $rate, replicas" hosts=10.90.0.2 plan.pipeline=1 "$@"
+	train "${HOSTS:-2} hosts, $rate" hosts=$others "$@"
+	train "${HOSTS:-2} hosts, $rate, replicas" hosts=$others plan.pipeline=1 "$@"
 done

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -44,6 +45,9 @@ func (s *Setup) checkTeacher() error {
 		return spec.Fault("distill.teacher", err.Error())
 	}
 	defer f.Close()
+	if model.Classifies(f.Model) {
+		return spec.Fault("distill.teacher", "it chooses among labels, and says nothing of tokens; hint: use a language model")
+	}
 	if f.Model.Vocab != s.Model.Vocab {
 		return spec.Fault("distill.teacher", fmt.Sprintf("its vocabulary has %d tokens, and the model's %d; hint: use a teacher with the same tokenizer and as many tokens", f.Model.Vocab, s.Model.Vocab))
 	}
@@ -121,13 +125,13 @@ func windowsWanted(ctx context.Context, t *Run) (list []int64, err error) {
 // ask has the teacher say what it has not said yet.
 func ask(ctx context.Context, t *Run, missing []int64, say func(text string)) error {
 	s, spec := t.Setup, t.Setup.Spec
-	model, err := folder.Open(spec.Distill.Teacher)
+	said, err := folder.Open(spec.Distill.Teacher)
 	if err != nil {
 		return err
 	}
-	defer model.Close()
-	model.Device, model.Limit, model.DType, model.Documents = machine.ChooseDevice(spec.Device, say), max(int64(spec.Limits.Device), 0), s.Graph.DType, s.Graph.Documents
-	asked, err := folder.OpenTeacher(ctx, model, spec.SequenceLength, spec.Distill.Top, spec.Distill.Temperature)
+	defer said.Close()
+	said.Device, said.Limit, said.DType, said.Documents = machine.ChooseDevice(spec.Device, say), max(int64(spec.Limits.Device), 0), s.Graph.DType, s.Graph.Documents
+	asked, err := folder.OpenTeacher(ctx, said, spec.SequenceLength, spec.Distill.Top, spec.Distill.Temperature)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,9 @@ func (g *guess) attributes(op graph.Op) {
 	case graph.Distil:
 		a.Limit, a.Rate, a.Scale = float64(g.of(0, 2)), 0.5, 2
 		l['V'] += l['K']
+	case graph.TopLogs:
+		a.Scale = 2
+		l['V'] += l['K']
 	case graph.SwiGLU, graph.SwiGLUBwd:
 		l['F'] *= l['K']
 	case graph.Route, graph.RouteBwd:

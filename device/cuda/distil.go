@@ -17,3 +17,11 @@ func distil(b *builder) error {
 	unit := kernels.Unit{File: "distil", Defines: types(ops...)}
 	return b.start(unit, "distil", [3]int64{int64(ops[graph.DistilLogits].Rows), 1, 1}, 2*threads, 4*ops[graph.DistilIds].Cols, a)
 }
+
+// topLogs launches a block per row of logits.
+func topLogs(b *builder) error {
+	ops := b.ops()
+	a := b.newArgs(ops...)
+	a.f[0] = float32(b.call.Attr.Scale)
+	return b.start(kernels.Unit{File: "top_logs", Defines: types(ops...)}, "top_logs", [3]int64{int64(ops[graph.TopLogsLogits].Rows), 1, 1}, 2*threads, 0, a)
+}

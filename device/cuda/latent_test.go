@@ -56,6 +56,14 @@ func withLatentSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s
 			})
 			s.fill(graph.F32, n, k, func() float64 { return -math.Log(float64(k)) - 0.1 - s.Float64() })
 		},
+		graph.TopLogs: func(s *sample) {
+			n, vocab := s.long()
+			k := 1 + s.IntN(min(vocab, 40))
+			s.call.Attr.Scale = float64(1 + s.IntN(2))
+			s.fill(graph.I32, n, k, func() float64 { return 0 })
+			s.f32(n, k)
+			s.fill(s.float, n, vocab, func() float64 { return math.Round(8*s.NormFloat64()) / 2 })
+		},
 		graph.Drop: func(s *sample) {
 			n, c := s.n(), s.cols()
 			s.call.Attr = graph.Attr{Rate: 0.25, Param: int(s.Uint32()), Acc: s.acc}

@@ -76,6 +76,7 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.LossPart:     lossPart,
 	graph.CrossEntropy: crossEntropy,
 	graph.Distil:       distil,
+	graph.TopLogs:      topLogs,
 	graph.Preference: func(b *builder) error {
 		a := b.newArgs(b.ops()...)
 		at := &b.call.Attr

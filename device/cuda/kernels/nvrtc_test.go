@@ -178,7 +178,7 @@ func deltaUnits(t string) (list []Unit) {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
 		list = append(list, Unit{"xielu", types + vec}, Unit{"xielu_bwd", types + " TERMS=0" + vec}, Unit{"xielu_bwd", types + " T7=f32 TERMS=1" + vec})
 	}
-	list = append(list, Unit{"distil", "T0=f32 T1=" + t + " T2=i32 T3=f32 T4=i32 T5=f32"})
+	list = append(list, Unit{"distil", "T0=f32 T1=" + t + " T2=i32 T3=f32 T4=i32 T5=f32"}, Unit{"top_logs", "T0=i32 T1=f32 T2=" + t})
 	for _, vec := range []string{" VEC=1", " VEC=4"} {
 		list = append(list, Unit{"drop", "T0=" + t + " T1=" + t + " T2=i32" + vec}, Unit{"jitter", "T0=" + t + " T1=i32" + vec})
 	}
