@@ -160,17 +160,18 @@ func (t *Trial) Worth(seconds float64) time.Duration {
 	return time.Duration(min(whole/trialShare, trialLongest.Seconds()) * float64(time.Second))
 }
 
-// finalistsOf returns the best candidate of each kind, micro-batch and grouping, with deferred updates and without, that
-// is near the fastest and fits on all ranks, as many as time permits.
+// finalistsOf returns the best candidate of each kind, micro-batch and grouping, with deferred updates and without, with keys exchanged and
+// with heads, that is near the fastest and fits on all ranks, as many as time permits.
 func finalistsOf(ctx context.Context, p *problem, found shortlist, limit time.Duration) (list []*Candidate, err error) {
 	type kind struct {
-		name   string
-		b, gr  int
-		defers bool
+		name     string
+		b, gr    int
+		defers   bool
+		exchange string
 	}
 	known := map[kind]bool{}
 	for _, c := range found {
-		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group, c.Plan.Defer}
+		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group, c.Plan.Defer, c.Plan.Exchange}
 		if c.Seconds() > finalistGap*found[0].Seconds() || len(list) == finalists {
 			break
 		}

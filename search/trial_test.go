@@ -13,6 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -278,5 +280,20 @@ func TestTrialFails(t *testing.T) {
 	m.Trial.Open = func(context.Context, []*Candidate) (Trials, error) { return nil, broken }
 	if _, err := Search(t.Context(), req, m, nil); !errors.Is(err, broken) {
 		t.Errorf("the search says %v", err)
+	}
+}
+
+// TestFinalists: plans of a kind are tried once, but both of two that exchange keys and heads: what waiting for each other's messages takes is
+// the least certain part of a prediction.
+func TestFinalists(t *testing.T) {
+	var found shortlist
+	for i, exchange := range []string{plan.ExchangeKeys, plan.ExchangeKeys, plan.ExchangeHeads} {
+		found = append(found, &Candidate{Kind: "on the device", Plan: &plan.Plan{MicroBatch: 1, Group: 1, Exchange: exchange}, Fits: true,
+			Ranks: []*program.Program{{}}, seconds: 1 + 0.1*float64(i)})
+	}
+	list, err := finalistsOf(t.Context(), &problem{}, found, time.Hour)
+	check(t, err)
+	if len(list) != 2 || list[0] != found[0] || list[1] != found[2] {
+		t.Errorf("%d finalists: %v", len(list), list)
 	}
 }
