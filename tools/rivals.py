@@ -31,6 +31,7 @@ GEMMA4 = dict(kind="gemma4", layers=6, width=768, heads=8, kv=4, ff=2048, vocab=
 QWEN35 = dict(kind="qwen35", layers=4, vocab=32000)  # four of the layers of Qwen3.5 0.8B, in three of which attention is linear
 LFM2 = dict(kind="lfm2", layers=6, vocab=32000)  # six of the layers of LFM2 350M, in four of which a convolution is all that mixes tokens
 GRANITEH = dict(kind="granite-h", layers=6, width=768, heads=12, kv=4, ff=2048, vocab=32000)  # scans of Mamba2 in all but the last, as wide as Granite 4.0-H 350M
+DEEPSEEK = dict(kind="deepseek", layers=2, experts=8, active=2, vocab=32000)  # the first two layers of DeepSeek-V2-Lite, with an eighth of the experts
 TINY = dict(kind="llama", layers=2, width=64, heads=4, kv=2, ff=96, vocab=500)  # to try the scripts
 CONFIGS = {
     "gpt2-b4t64": dict(GPT2, batch=4, length=64),
@@ -43,6 +44,8 @@ CONFIGS = {
     "gemma4-b1t1024": dict(GEMMA4, batch=1, length=1024),  # likewise
     "lfm2-b1t1024": dict(LFM2, batch=1, length=1024),  # likewise
     "granite-h-b1t1024": dict(GRANITEH, batch=1, length=1024),  # likewise
+    "deepseek-b1t1024": dict(DEEPSEEK, batch=1, length=1024),  # likewise
+    "gpt2-muon-b4t256": dict(GPT2, batch=4, length=256, optimizer="muon"),  # beside torch.optim.Muon; only if named
     "gpt2-lora16-b4t256": dict(GPT2, batch=4, length=256, lora=16),  # beside peft; only if named
     "gpt2-qlora16-b4t256": dict(GPT2, batch=4, length=256, lora=16, quantize="nf4"),  # and bitsandbytes
     "tiny-b2t32": dict(TINY, batch=2, length=32),
@@ -94,7 +97,7 @@ def short(config):
     return f"{c['kind']} {c['layers']}x{c['width']} h{c['heads']}/{c['kv']} f{c['ff']} v{c['vocab']} {c['batch']}x{c['length']}" + " lora" * ("lora" in c)
 
 
-NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b", "qwen35": "qwen3.5-0.8b", "gemma4": "gemma-4-31b", "lfm2": "lfm2-350m", "granite-h": "granite-4.0-h-micro"}  # Athanor's, which it gives other sizes
+NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b", "qwen35": "qwen3.5-0.8b", "gemma4": "gemma-4-31b", "lfm2": "lfm2-350m", "granite-h": "granite-4.0-h-micro", "deepseek": "deepseek-v2-lite"}  # Athanor's, which it gives other sizes
 
 # The allocator's setting that suits PyTorch best: keep memory between steps
 # instead of giving it back to the system, and take large pages.
@@ -107,7 +110,7 @@ def build(c):
     from torch import nn
     from torch.nn import functional as F
 
-    if c["kind"] in ("olmoe", "qwen35", "gemma4", "lfm2", "granite-h"):
+    if c["kind"] in ("olmoe", "qwen35", "gemma4", "lfm2", "granite-h", "deepseek"):
         return published(c)
     head = c["width"] // c["heads"]
 
@@ -210,7 +213,7 @@ def build(c):
 
 
 def published(c):
-    """A model as transformers has it: OLMoE, with the faster of its forms of experts here, the text model of Qwen3.5 or Gemma 4, LFM2, or Granite 4.0-H."""
+    """A model as transformers has it: OLMoE or DeepSeek-V2, with the faster form of experts here, the text model of Qwen3.5 or Gemma 4, LFM2, or Granite 4.0-H."""
     import torch
     import transformers
 
@@ -229,6 +232,11 @@ def published(c):
         family, config = transformers.GraniteMoeHybridForCausalLM, transformers.GraniteMoeHybridConfig(
             hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"], shared_intermediate_size=c["ff"], num_local_experts=0, mamba_n_heads=c["width"] // 32, mamba_d_state=128,
             layer_types=["linear_attention"] * (c["layers"] - 1) + ["full_attention"], tie_word_embeddings=True, **sizes)
+    elif c["kind"] == "deepseek":
+        family, config = transformers.DeepseekV2ForCausalLM, transformers.DeepseekV2Config(
+            hidden_size=2048, num_attention_heads=16, num_key_value_heads=16, intermediate_size=10944, moe_intermediate_size=1408, n_routed_experts=c["experts"],
+            num_experts_per_tok=c["active"], n_shared_experts=2, first_k_dense_replace=1, q_lora_rank=None, kv_lora_rank=512, topk_method="greedy", **sizes)
+        config._experts_implementation = os.environ.get("EXPERTS", "grouped_mm")
     else:
         family, config = transformers.OlmoeForCausalLM, transformers.OlmoeConfig(
             hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"], intermediate_size=c["ff"], num_experts=c["experts"],
@@ -282,7 +290,12 @@ def serve(args):
     model = build(c)
     form = adamw()
     trained = [p for p in model.parameters() if p.requires_grad]
-    opt = torch.optim.AdamW(trained, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, **form)
+    optimizers = []
+    if c.get("optimizer") == "muon":  # the matrices between embedding and head
+        others = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+        optimizers.append(torch.optim.Muon([p for p in trained if p.ndim == 2 and id(p) not in others], lr=1e-3))
+    known = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+    optimizers.append(torch.optim.AdamW([p for p in trained if id(p) not in known], lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, **form))
     loss_of = torch.compile(model) if args.compile else model
     text = torch.randint(c["vocab"], (c["batch"], c["length"] + 1))
     tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
@@ -292,8 +305,9 @@ def serve(args):
             loss = loss_of(tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        opt.step()
-        opt.zero_grad(set_to_none=True)
+        for opt in optimizers:
+            opt.step()
+            opt.zero_grad(set_to_none=True)
         return loss.item()
 
     for line in sys.stdin:
@@ -341,7 +355,7 @@ def ours(binary, config, precision, steps):
     for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab"), ("experts", "experts"), ("active-experts", "active")):
         if key in c:
             command += ["--" + flag, str(c[key])]
-    command += ["--lora", str(c.get("lora", 0)), "--quantize", c.get("quantize", "none")]
+    command += ["--lora", str(c.get("lora", 0)), "--quantize", c.get("quantize", "none"), "--optimizer", c.get("optimizer", "adamw")]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -411,7 +425,7 @@ def turns(args, config, precision, until):
 
 def pair(args):
     """All cases, each for its share of the time."""
-    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "qwen35", "lfm2", "granite-h", "gpt2-lora", "gpt2-qlora")))]
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "qwen35", "lfm2", "granite-h", "deepseek", "gpt2-muon", "gpt2-lora", "gpt2-qlora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes

@@ -144,6 +144,7 @@ type benchStepCmd struct {
 	Vocabulary  int    `placeholder:"N"`
 	LoRA        int    `name:"lora" help:"Train adapters of this rank only." placeholder:"RANK"`
 	Quantize    string `help:"nf4: hold weights that are not trained in 4 bits." enum:"none,nf4" default:"none"`
+	Optimizer   string `help:"As in a configuration." default:"adamw" placeholder:"NAME"`
 
 	Batch     int    `short:"b" help:"Sequences per step." default:"4" placeholder:"N"`
 	Sequence  int    `short:"t" help:"Tokens per sequence." default:"256" placeholder:"N"`
@@ -232,15 +233,17 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 		return cli.UsageError("bench step: " + err.Error())
 	}
 	cfg := config.Default()
-	cfg.Device, cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize = "cpu", v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize
+	cfg.Device, cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize, cfg.Optimizer = "cpu", v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize, v.Optimizer
 	spec, err := job.Settle(config.ToPlan, &cfg, nil)
 	if err != nil {
 		return err
 	}
+	m.Indivisible = !spec.Optimizer.Rule().Elementwise
 	if b.Graph, err = planner.BuildGraph(spec, m, nil); err != nil {
 		return cli.UsageError("bench step: " + err.Error())
 	}
 	pl := plan.Plain(b.Graph, v.Batch)
+	pl.Optimizer = spec.Optimizer
 	if v.HeadRows != 0 {
 		pl.HeadRows = v.HeadRows
 	}
