@@ -76,6 +76,6 @@ train "one host" "$@"
 for rate in ${RATES:-1gbit 10gbit}; do
 	hold "$rate"
 	rm -rf "$dir/.cache" # the network is measured anew
-	train "${HOSTS:-2} hosts, $rate" hosts=$others "$@"
-	train "${HOSTS:-2} hosts, $rate, replicas" hosts=$others plan.pipeline=1 "$@"
+	train "${HOSTS:-2} hosts, $rate" hosts="[$others]" "$@"
+	train "${HOSTS:-2} hosts, $rate, replicas" hosts="[$others]" plan.pipeline=1 "$@"
 done
