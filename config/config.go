@@ -98,6 +98,7 @@ type Config struct {
 	ExpertBalance float64 `yaml:"expert_balance"`
 	NeftuneAlpha  float64 `yaml:"neftune_alpha"` // while training, embeddings get noise of up to alpha/sqrt(sequence_length * width) (NEFTune, 2310.05914), usually 5 to 15; 0: none
 	// Labels are the names of what a text can be, such as [question, complaint], or their number. Each row has a text and a "label", a name or its number.
+	// If there is one, such as price, its value is learnt (a regression), and "label" is a number.
 	Labels Strings `yaml:"labels"`
 	// Distill has the model learn from a teacher beside the text.
 	Distill Distill `yaml:"distill"`

@@ -40,12 +40,12 @@ func (c *Config) checkLabels(d *decoder) {
 		seen[name] = true
 	}
 	switch n := len(names); {
-	case n < 2:
-		d.fail("labels", "a model that chooses needs two labels; one number for each text (a regression) is not built; hint: name at least two, such as [question, complaint]; for a reward model set preference: {loss: reward, beta: 1}")
+	case n == 0:
+		d.fail("labels", "there are 0; hint: name them, such as [question, complaint], or one whose value is learnt, such as [price]")
 	case n > model.MostLabels:
 		d.fail("labels", fmt.Sprintf("there are more than %d; hint: use fewer", model.MostLabels))
 	}
-	c.checkScored(d, "labels", "the loss is of one choice for each text")
+	c.checkScored(d, "labels", "the loss is of one choice, or value, for each text")
 	if c.Preference.Beta > 0 {
 		d.fail("labels", "preference compares answers, which have no such labels; hint: leave out labels or preference")
 	}

@@ -18,7 +18,7 @@ func (b *Batch) Fill(r int, window []int32, end int32) (learnt int) {
 	learnt = Pairs(row.Tokens, row.Targets, window)
 	Starts(row.Starts, row.Tokens, n, end)
 	for i, token := range row.Tokens {
-		if row.Tokens[i] = Plain(token); token&labelBit != 0 { // in the place of an end
+		if row.Tokens[i] = Plain(token); token&tagBit != 0 { // in the place of an end
 			row.Tokens[i] = end
 		}
 	}

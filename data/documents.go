@@ -2,7 +2,7 @@ package data
 
 // Starts writes to starts, for each token, the position in its sequence at which its
 // document begins. tokens holds whole sequences of sequence tokens, without marks; end is the last token of
-// each document, except where it is an inner one, or a label is in its place. A document cut by the start of a sequence counts as beginning
+// each document, except where it is an inner one, or a tag is in its place. A document cut by the start of a sequence counts as beginning
 // there.
 //
 //	tokens  a b . c d e . f      a second sequence  g . h ...
@@ -15,7 +15,7 @@ func Starts(starts, tokens []int32, sequence int, end int32) {
 			start = 0
 		}
 		starts[i] = start
-		if token == end || token&labelBit != 0 {
+		if token == end || token&tagBit != 0 {
 			start = int32(at) + 1
 		}
 	}

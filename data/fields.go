@@ -15,12 +15,12 @@ import (
 // document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if the
 // fields are none of these.
 func (f fields) document(dst []byte, want wanted) (record, error) {
-	if want == aClass {
-		return f.classified(dst)
+	if want == aLabel {
+		return f.labelled(dst)
 	}
 	r, err := f.kind(dst, want != anything)
-	if err == nil && want == aLabel && r.pair == nil {
-		r.label, err = f.label()
+	if err == nil && want == aVerdict && r.pair == nil {
+		r.tags, err = f.verdict()
 	}
 	if err != nil || r.given < 0 && r.turns == nil && r.pair == nil {
 		return r, err
@@ -30,7 +30,7 @@ func (f fields) document(dst []byte, want wanted) (record, error) {
 			return r, fmt.Errorf("%q beside a prompt or messages is %w; hint: %s", u.key, ErrNotSupported, u.hint)
 		}
 	}
-	if label := string(f["label"]); want != aLabel && r.pair == nil && (label == "true" || label == "false") {
+	if label := string(f["label"]); want != aVerdict && r.pair == nil && (label == "true" || label == "false") {
 		return r, fmt.Errorf(`"label", which says whether an answer is a good one, is %w here; hint: set preference: {loss: kto, beta: 0.1}; or leave out the rows with bad ones, and the field`, ErrNotSupported)
 	}
 	answers := 0
@@ -83,19 +83,19 @@ func (f fields) kind(dst []byte, pairs bool) (record, error) {
 	}
 }
 
-// label reads whether the answer of a document is a good one.
-func (f fields) label() (*int, error) {
+// verdict reads whether the answer of a document is a good one.
+func (f fields) verdict() ([]int32, error) {
 	const hint = `hint: write {"prompt": ..., "completion": ..., "label": true}, prompt and completion both as strings or both as lists of messages, or {"prompt": ..., "chosen": ..., "rejected": ...}`
-	label := slices.Index([]string{"false", "true"}, string(f["label"]))
+	good := slices.Index([]string{"false", "true"}, string(f["label"]))
 	switch {
 	case !f.has("completion") || f["messages"] != nil || f["conversations"] != nil:
 		return nil, errors.New("the row is no answer that could be good or bad; " + hint)
 	case f["label"] == nil:
 		return nil, errors.New(`"label" is missing, which says whether the answer is a good one; ` + hint)
-	case label < 0:
+	case good < 0:
 		return nil, fmt.Errorf(`"label" is %.40s, neither true nor false; %s`, f["label"], hint)
 	}
-	return &label, nil
+	return []int32{int32(good)}, nil
 }
 
 // given reports whether a key has a value that is not empty.

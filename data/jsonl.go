@@ -35,8 +35,8 @@ type record struct {
 	given  int
 	turns  *chat.Conversation
 	pair   *[2]record // the chosen one and the rejected one
-	label  *int       // of what is wanted with labels: 1 of a good answer, 0 of a bad one
-	class  []byte     // of a text that is wanted with a label: its "label", as JSON
+	tags   []int32    // of what is wanted with verdicts: 1 of a good answer, 0 of a bad one; with labels, see labels.go
+	label  []byte     // of a text that is wanted with one: its "label", as JSON
 	beside bool       // the line has another document too
 }
 
@@ -46,8 +46,8 @@ type wanted uint8
 const (
 	anything wanted = iota
 	aPair           // where there is one beside another document
-	aLabel          // a document with a label, or a pair; anything else is an error
-	aClass          // a text, or another document, and its label in record.class
+	aVerdict        // a document with a verdict, or a pair; anything else is an error
+	aLabel          // a text, or another document, and its "label" in record.label
 )
 
 // usualField is the field with the text of a document.
@@ -101,8 +101,8 @@ func appendText(dst, line []byte, names []string, want wanted) (record, error) {
 	if s.at != len(line) {
 		return record{dst: dst[:base]}, s.fault("there is more after the object")
 	}
-	if found >= 0 && want != aLabel {
-		return record{dst: dst, class: other["label"], beside: slices.ContainsFunc(answerKeys, other.has)}, nil
+	if found >= 0 && want != aVerdict {
+		return record{dst: dst, label: other["label"], beside: slices.ContainsFunc(answerKeys, other.has)}, nil
 	}
 	maps.DeleteFunc(other, func(_ string, value []byte) bool { return string(value) == "null" }) // of other rows' schemas
 	r, err := other.document(dst[:base], want)

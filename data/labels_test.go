@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ func TestLabelled(t *testing.T) {
 	}
 	c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": lines.String()}) + "/*")
 	must(t, err)
-	file, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{Classes: classes})
+	file, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{Labels: classes})
 	must(t, err)
 	defer file.Close()
 	first, last, err := file.SplitLabelled(0.25, sequence)
@@ -113,7 +114,7 @@ func TestLabelErrors(t *testing.T) {
 	}
 	corpus, err := OpenCorpus(write(t, map[string]string{"a.txt": "plain"}) + "/*")
 	must(t, err)
-	file, err := Tokenize(context.Background(), corpus, bpe.GPT2(), t.TempDir(), Options{Classes: []string{"red", "green"}})
+	file, err := Tokenize(context.Background(), corpus, bpe.GPT2(), t.TempDir(), Options{Labels: []string{"red", "green"}})
 	must(t, err)
 	defer file.Close()
 	if _, _, err := file.Labelled(file.All(), 8); err == nil || !strings.Contains(err.Error(), "0 of 1 documents have a label") {
@@ -122,14 +123,91 @@ func TestLabelErrors(t *testing.T) {
 }
 
 // appendLabelled reads a row as files are read.
-func appendLabelled(row []byte, classes []string) (label int, err error) {
-	doc, err := appendText(nil, row, usualField, aClass)
+func appendLabelled(row []byte, names []string) (label int, err error) {
+	doc, err := appendText(nil, row, usualField, aLabel)
 	if err != nil {
 		return 0, err
 	}
-	n, err := classOf(doc.class, classes)
+	tags, err := (&reader{labels: names}).tagsOf(doc.label)
 	if err != nil {
 		return 0, err
 	}
-	return *n, nil
+	return int(tags[0]), nil
+}
+
+// TestValues: every text is in one window, with the bits of its value at its last token, and nothing else is learnt.
+func TestValues(t *testing.T) {
+	const sequence = 24
+	r := testkit.Rand(t)
+	tokenizer := bpe.GPT2()
+	e := tokenizer.NewEncoder()
+	end, _ := tokenizer.EndOfText()
+	want := map[string]float32{}
+	var lines strings.Builder
+	for n := range testkit.Count(60, 200, 1000) {
+		text := fmt.Sprintf("stone %d%s", n, strings.Repeat(" and another", r.IntN(20)))
+		ids := e.Encode(nil, []byte(text))
+		v := math.Float32frombits(r.Uint32())
+		for v != v || math.Abs(float64(v)) > math.MaxFloat32 {
+			v = math.Float32frombits(r.Uint32())
+		}
+		want[fmt.Sprint(ids[:min(len(ids), sequence)])] = v
+		line, err := json.Marshal(map[string]any{"text": text, "label": v})
+		must(t, err)
+		lines.WriteString(string(line) + "\n")
+	}
+	c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": lines.String()}) + "/*")
+	must(t, err)
+	file, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{Labels: []string{"weight"}})
+	must(t, err)
+	defer file.Close()
+	first, last, err := file.SplitLabelled(0.25, sequence)
+	must(t, err)
+	for _, ranged := range []Range{first, last} {
+		w, _, err := file.Labelled(ranged, sequence)
+		must(t, err)
+		w = w.Scored()
+		batch, window, values := NewBatch(sequence), make([]int32, sequence+1), make([]float32, sequence)
+		for i := range w.Count() {
+			w.Copy(window, i)
+			w.Values(values, i)
+			batch.Fill(0, window, end)
+			for at, target := range batch.Targets {
+				if target < 0 {
+					if values[at] != 0 {
+						t.Errorf("the value %v is at a token that is not learnt", values[at])
+					}
+					continue
+				}
+				text := fmt.Sprint(batch.Tokens[batch.Starts[at] : at+1])
+				if v, there := want[text]; !there || target != 0 || math.Float32bits(v) != math.Float32bits(values[at]) {
+					t.Fatalf("a document %s has the value %v and the target %d; its row says %v (%v)", text, values[at], target, v, there)
+				}
+				delete(want, text)
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("%d texts are in no window", len(want))
+	}
+}
+
+// TestValueErrors: rows whose value is no finite number are refused, and what to write is said.
+func TestValueErrors(t *testing.T) {
+	for _, c := range []struct{ row, want string }{
+		{`{"text": "a"}`, `"label" is missing; hint: write`},
+		{`{"text": "a", "label": null}`, `with the number that it has as weight`},
+		{`{"text": "a", "label": "heavy"}`, `"label" is "heavy", but with one label (weight) each row has a number; hint: `},
+		{`{"text": "a", "label": "2.5"}`, `without quotes`},
+		{`{"text": "a", "label": true}`, `each row has a number; hint: `},
+		{`{"text": "a", "label": [1]}`, `each row has a number; hint: `},
+		{`{"text": "a", "label": 1e39}`, `too large for a number of 32 bits; hint: `},
+		{`{"text": "a", "label": -1e400}`, `hint: `},
+		{`{"text": "a", "label": NaN}`, ``},
+	} {
+		_, err := appendLabelled([]byte(c.row), []string{"weight"})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.row, err, c.want)
+		}
+	}
 }

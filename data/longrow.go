@@ -75,7 +75,7 @@ func (r *reader) long(lines *lineReader, why error) error {
 	if err := lines.copyLine(spool); err != nil {
 		return err
 	}
-	trial := &reader{ctx: r.ctx, cut: r.cut, emit: func(piece) error { return nil }, most: r.most, want: r.want, classes: r.classes, blind: r.blind, names: r.names}
+	trial := &reader{ctx: r.ctx, cut: r.cut, emit: func(piece) error { return nil }, most: r.most, want: r.want, labels: r.labels, blind: r.blind, names: r.names}
 	if err := trial.spooled(spool, lines, number); err != nil {
 		if r.content(err) {
 			r.leaveOut(err)
@@ -131,8 +131,8 @@ func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 	if err == nil && (string(doc.dst) != standInText || doc.given > 0) {
 		err = errors.New("the text is long, and another field says that it is not the document; hint: leave one of them out, or break it into several documents")
 	}
-	if err == nil && r.want == aClass {
-		doc.label, err = r.classOf(doc.class)
+	if err == nil && r.want == aLabel {
+		doc.tags, err = r.tagsOf(doc.label)
 	}
 	if err != nil {
 		return fmt.Errorf(lines.place()+": %w", number, err)
@@ -140,7 +140,7 @@ func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 	if doc.beside {
 		stats.Beside++
 	}
-	r.endDocument(stats, size, ending{label: doc.label})
+	r.endDocument(stats, size, ending{tags: doc.tags})
 	return nil
 }
 

@@ -111,15 +111,15 @@ func join(a, b []byte) []byte {
 	return bytes.Join([][]byte{[]byte("["), bytes.Join(parts, []byte(",")), []byte("]")}, nil)
 }
 
-// pair adds the two documents of a pair, or, if labels are wanted, two that have one each.
+// pair adds the two documents of a pair, or, if verdicts are wanted, two that have one each.
 func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 	before := stats.Documents
 	for k, doc := range pair {
-		if good := 1 - k; r.want == aLabel {
-			doc.label = &good
+		if r.want == aVerdict {
+			doc.tags = []int32{1 - int32(k)}
 		}
 		if doc.turns != nil {
-			if err := r.conversation(doc.turns, doc.label, stats); err != nil {
+			if err := r.conversation(doc.turns, doc.tags, stats); err != nil {
 				return err
 			}
 			continue
@@ -128,12 +128,12 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 		r.text = append(r.text, doc.dst...)
 		r.given = append(r.given, span{start, start + doc.given})
 		r.stats.InvalidBytes += invalidBytes(r.text[start:])
-		r.endDocument(stats, int64(len(r.text)-start), ending{label: doc.label})
+		r.endDocument(stats, int64(len(r.text)-start), ending{tags: doc.tags})
 	}
 	if n := stats.Documents - before; n != 2 {
 		return fmt.Errorf("the chat template turns a pair into %d documents, not 2; hint: write the prompt and both answers as strings", n)
 	}
-	if r.want != aLabel {
+	if r.want != aVerdict {
 		stats.Pairs++
 	}
 	return nil

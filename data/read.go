@@ -62,9 +62,9 @@ type piece struct {
 
 // ending is where a document ends. A conversation is whole in its piece.
 type ending struct {
-	at    int
-	chat  *chat.Document // what is learnt of a conversation; nil: it is not one
-	label *int           // of documents with labels; else nil
+	at   int
+	chat *chat.Document // what is learnt of a conversation; nil: it is not one
+	tags []int32        // numbers that follow it in the file; nil: none
 }
 
 // span is the bytes first <= i < end of a text.
@@ -103,7 +103,7 @@ type FormatStats struct {
 	Conversations int64 `json:"conversations,omitempty"`
 	Rendered      int64 `json:"rendered,omitempty"` // documents made from conversations
 	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
-	Labels        int64 `json:"labels,omitempty"`   // documents that have one
+	Tagged        int64 `json:"labels,omitempty"`   // documents whose row has one
 	Beside        int64 `json:"beside,omitempty"`   // rows that may have another document too, which is not read
 }
 
@@ -118,7 +118,7 @@ func (s *Stats) Add(o Stats) {
 		f.to.Rendered += f.from.Rendered
 		f.to.Beside += f.from.Beside
 		f.to.Pairs += f.from.Pairs
-		f.to.Labels += f.from.Labels
+		f.to.Tagged += f.from.Tagged
 	}
 	s.Empty += o.Empty
 	s.InvalidBytes += o.InvalidBytes
@@ -150,8 +150,8 @@ func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
 // Pairs returns the number of pairs of documents of which the first is preferred.
 func (s Stats) Pairs() int64 { return s.JSONL.Pairs + s.Parquet.Pairs }
 
-// Labels returns the number of documents with a label: of whether they are good, or one of Options.Classes.
-func (s Stats) Labels() int64 { return s.JSONL.Labels + s.Parquet.Labels }
+// Tagged returns the number of documents whose row has a label: a verdict, or one of Options.Labels.
+func (s Stats) Tagged() int64 { return s.JSONL.Tagged + s.Parquet.Tagged }
 
 // String describes in one line what was recognised.
 func (s Stats) String() string {
@@ -175,8 +175,8 @@ func (s Stats) String() string {
 		if f.Pairs > 0 {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
 		}
-		if f.Labels > 0 {
-			add("%d documents with a label", f.Labels)
+		if f.Tagged > 0 {
+			add("%d documents with a label", f.Tagged)
 		}
 		if f.Beside > 0 {
 			add("of %d rows with several documents, only one is read: the text, if there is one", f.Beside)
@@ -212,7 +212,7 @@ type reader struct {
 	ends     []ending       // of documents in text
 	chat     *chat.Template // for conversations; nil: there is none
 	want     wanted         // see Options
-	classes  []string       // likewise
+	labels   []string       // likewise
 	blind    bool           // likewise: Unlabelled
 	skipBad  bool           // see Options
 	names    []string       // of the field with the text, see Options
@@ -228,7 +228,7 @@ type reader struct {
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
 func (c *Corpus) read(ctx context.Context, o Options, cut cutter, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), classes: o.Classes, blind: o.Unlabelled, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
+	r := &reader{ctx: ctx, chat: o.Chat, want: o.wanted(), labels: o.Labels, blind: o.Unlabelled, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -485,8 +485,8 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 	if doc.beside {
 		stats.Beside++
 	}
-	if r.want == aClass {
-		if doc.label, err = r.classOf(doc.class); err != nil {
+	if r.want == aLabel {
+		if doc.tags, err = r.tagsOf(doc.label); err != nil {
 			return err
 		}
 	}
@@ -494,21 +494,21 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 		return r.pair(doc.pair, stats)
 	}
 	if doc.turns != nil {
-		return r.conversation(doc.turns, doc.label, stats)
+		return r.conversation(doc.turns, doc.tags, stats)
 	}
 	if r.text = doc.dst; doc.given > 0 {
 		r.given = append(r.given, span{start, start + doc.given})
 		stats.Prompts++
 	}
 	r.stats.InvalidBytes += invalidBytes(r.text[start:])
-	r.endDocument(stats, int64(len(r.text)-start), ending{label: doc.label})
+	r.endDocument(stats, int64(len(r.text)-start), ending{tags: doc.tags})
 	return nil
 }
 
 // conversation adds the document of a conversation.
-func (r *reader) conversation(c *chat.Conversation, label *int, stats *FormatStats) error {
+func (r *reader) conversation(c *chat.Conversation, tags []int32, stats *FormatStats) error {
 	document := r.chat.Document
-	if r.want == aClass {
+	if r.want == aLabel {
 		document = r.chat.GivenDocument
 	}
 	doc, err := document(c)
@@ -523,7 +523,7 @@ func (r *reader) conversation(c *chat.Conversation, label *int, stats *FormatSta
 	text := doc.Text
 	doc.Text = nil
 	r.text = append(r.text, text...)
-	r.endDocument(stats, int64(len(text)), ending{chat: doc, label: label})
+	r.endDocument(stats, int64(len(text)), ending{chat: doc, tags: tags})
 	return nil
 }
 
@@ -535,8 +535,8 @@ func (r *reader) endDocument(stats *FormatStats, size int64, end ending) {
 	}
 	stats.Documents++
 	stats.Bytes += size
-	if end.label != nil {
-		stats.Labels++
+	if end.tags != nil {
+		stats.Tagged++
 	}
 	end.at = len(r.text)
 	r.ends = append(r.ends, end)
@@ -567,7 +567,7 @@ func (r *reader) drain(place *int) error {
 	copy(rest, r.text[start:])
 	ends := make([]ending, 0, 64)
 	for _, end := range r.ends[nextEnd:] {
-		ends = append(ends, ending{end.at - start, end.chat, end.label})
+		ends = append(ends, ending{end.at - start, end.chat, end.tags})
 	}
 	var given []span
 	for _, s := range r.given {
@@ -589,7 +589,7 @@ func (r *reader) hand(at, start int) error {
 	r.within = true
 	for _, end := range r.ends {
 		if end.at > start && end.at <= at {
-			p.ends = append(p.ends, ending{end.at - start, end.chat, end.label})
+			p.ends = append(p.ends, ending{end.at - start, end.chat, end.tags})
 		}
 		r.within = r.within && end.at != at
 	}

@@ -86,7 +86,7 @@ var errNulls = errors.New("all columns that could be read are null")
 // rowObject appends the current row as an object: its text, which is in the first of names that is not null, or its other known
 // columns. text says which. Where labels are wanted, it is all of these.
 func rowObject(line []byte, table *parquet.Reader, names, known []string, want wanted) (object []byte, text bool, err error) {
-	if want == aClass {
+	if want == aLabel {
 		line, err = table.AppendObject(line[:0], slices.Concat(names, otherKeys, besideKeys)...)
 		return line, false, err
 	}

@@ -36,12 +36,12 @@ type Options struct {
 	Chat *chat.Template
 	// Pairs takes the pair from a line that has both a pair and another document.
 	Pairs bool
-	// Labels wants rows of a prompt, a completion and a "label", true or false. A pair is two of these.
-	Labels bool
-	// Classes are the names of labels, with one of which each row has a text: {"text", "label"}, or another document and a "label", a name or its
-	// number in the list; none: rows have no such labels.
-	Classes []string
-	// Unlabelled ignores the labels of rows with Classes: all have the first.
+	// Verdicts wants rows of a prompt, a completion and a verdict, their "label", true or false. A pair is two of these.
+	Verdicts bool
+	// Labels are the names of labels, with one of which each row has a text: {"text", "label"}, or another document and a "label", a name or its
+	// number in the list; if there is one name, each row has a value of that name, a number. None: rows have no labels.
+	Labels []string
+	// Unlabelled ignores the labels of rows with Labels: all have the first, or the value 0.
 	Unlabelled bool
 	// SkipBad leaves out lines, and rows of Parquet, that are no document, and counts them; else one is an error.
 	SkipBad bool
@@ -71,10 +71,10 @@ func (o Options) names() []string {
 
 func (o Options) wanted() wanted {
 	switch {
-	case len(o.Classes) > 0:
-		return aClass
-	case o.Labels:
+	case len(o.Labels) > 0:
 		return aLabel
+	case o.Verdicts:
+		return aVerdict
 	case o.Pairs:
 		return aPair
 	}
@@ -102,11 +102,11 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, er
 	if o.Pairs {
 		fmt.Fprintln(h, "pairs")
 	}
-	if o.Labels {
-		fmt.Fprintln(h, "labels")
+	if o.Verdicts {
+		fmt.Fprintln(h, "verdicts")
 	}
-	if len(o.Classes) > 0 {
-		fmt.Fprintf(h, "classes %q %v\n", o.Classes, o.Unlabelled)
+	if len(o.Labels) > 0 {
+		fmt.Fprintf(h, "labels %q %v\n", o.Labels, o.Unlabelled)
 	}
 	if o.SkipBad {
 		fmt.Fprintln(h, "without bad rows")
@@ -417,8 +417,8 @@ func (e *encoder) piece(ids []int32, p piece) []int32 {
 		} else {
 			ids = append(e.document(ids, &p, start, end.at), e.endOfText)
 		}
-		if end.label != nil {
-			ids = append(ids, labelled(*end.label))
+		for _, tag := range end.tags {
+			ids = append(ids, tagged(tag))
 		}
 		start = end.at
 	}
@@ -527,7 +527,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField, Labels: o.Labels, Classes: o.Classes}, trainPattern, func(p piece) error {
+	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField, Verdicts: o.Verdicts, Labels: o.Labels}, trainPattern, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

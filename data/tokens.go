@@ -30,7 +30,7 @@ import (
 //	   104     n  description: Stats as JSON, then zeros
 //	  4092     4  CRC-32C of the 4092 bytes before
 //	  4096        tokens, of 4 bytes if there are marked ones, which are negative,
-//	              inner ones or labels (see Mark, inner, labelled)
+//	              inner ones or tags (see Mark, inner, tagged)
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
 // in 4e9 of other damage, and the processor computes it at several GB/s. It does
@@ -132,17 +132,20 @@ func Mark(id int32) int32 { return ^id }
 // innerBit is above all ids.
 const innerBit = 1 << 24
 
-// labelBit marks labels, and is above innerBit.
-const labelBit = 1 << 25
+// tagBit marks tags, and is above innerBit.
+const (
+	tagShift = 25
+	tagBit   = 1 << tagShift
+)
 
-// labelled returns what follows the end of a document in a file of documents with labels. Windows have its label, unmarked, in the place of
-// the end, or not at all.
-func labelled(label int) int32 { return Mark(int32(label) | labelBit) }
+// tagged returns what a tag below innerBit is in a file. Tags follow the end of a document: the number of its label, the halves of its value (see
+// valueTags), or its verdict, 1 or 0. Windows have a label, unmarked, in the place of the end, and the others not at all.
+func tagged(tag int32) int32 { return Mark(tag | tagBit) }
 
-// LabelOf returns the label that a token of a file is, with which a document ends that has one.
-func LabelOf(token int32) (label int, ok bool) {
+// TagOf returns the tag that a token of a file is.
+func TagOf(token int32) (tag int, ok bool) {
 	id := unmarked(token)
-	return int(id &^ labelBit), id&labelBit != 0
+	return int(id &^ tagBit), id&tagBit != 0
 }
 
 // inner returns the end-of-text token that ends not a document, but a turn of a conversation. It may be marked too.
@@ -151,8 +154,8 @@ func inner(id int32) int32 { return id | innerBit }
 // ID returns the id of a token, which may be marked or inner.
 func ID(token int32) int32 { return Plain(unmarked(token)) }
 
-// Plain returns the id of an unmarked token, which may be inner, or the number of a label.
-func Plain(token int32) int32 { return token &^ (innerBit | labelBit) }
+// Plain returns the id of an unmarked token, which may be inner, or a tag.
+func Plain(token int32) int32 { return token &^ (innerBit | tagBit) }
 
 // unmarked returns a token that may be marked without the mark.
 func unmarked(token int32) int32 {
@@ -244,7 +247,8 @@ func (t *Tokens) maximum() (largest int32) {
 	}
 	for at := 0; at < len(t.body); at += 4 {
 		token := int32(binary.LittleEndian.Uint32(t.body[at:]))
-		largest = max(largest, (token^token>>31)&^(innerBit|labelBit)) // ID without branches; of a label its number
+		id := token ^ token>>31                                       // unmarked, without branches
+		largest = max(largest, id&^innerBit&^(id<<(31-tagShift)>>31)) // 0 of a tag
 	}
 	return largest
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Examples: documents of a prompt and an answer of which it is known whether it is good. In token files a label follows the end of each
-// document. Windows hold as many examples as fit, without the labels:
+// Examples: documents of a prompt and an answer of which it is known whether it is good. In token files 1 or 0 follows the end of each
+// document. Windows hold as many examples as fit, without these:
 //
 //	file     prompt answer . 1  prompt answer . 0         windows  prompt answer .  prompt answer .  . . padding
 //	         given  learnt      given  learnt                      given  learnt    given  learnt    given
@@ -15,15 +15,15 @@ import (
 // the range, or of the nearest one before that whose prompt is another; before the first comes the last. An answer that
 // does not fit is cut, and then its last token is the end of the document, and given.
 
-// example is a document with a label.
+// example is a document with a verdict.
 type example struct {
-	document Range // without the label
+	document Range // without the verdict
 	answer   int64 // the first token that is learnt
 }
 
 func (e example) prompt() Range { return Range{e.document.First, e.answer} }
 
-// Examples makes windows of sequence+1 tokens from a range that consists of documents with labels, of which those that are longer are left
+// Examples makes windows of sequence+1 tokens from a range that consists of documents with verdicts, of which those that are longer are left
 // out, and, if mismatched, mismatched windows beside them.
 func (t *Tokens) Examples(r Range, sequence int, mismatched bool) (Windows, Packing, error) {
 	var p Packing
@@ -99,10 +99,10 @@ func (t *Tokens) mismatch(list []example) []int {
 
 // examples finds the documents of a range that fit into windows and have something to learn, and counts those that do not fit.
 func (t *Tokens) examples(r Range, sequence int) (list []example, left int64, err error) {
-	if n, labels := t.stats.Documents(), t.stats.Labels(); n != labels || n == 0 {
+	if n, labels := t.stats.Documents(), t.stats.Tagged(); n != labels || n == 0 {
 		return nil, 0, fmt.Errorf("%d of %d documents have a label, but this loss needs one of each; hint: write each row as {\"prompt\": ..., \"completion\": ..., \"label\": true}", labels, n)
 	}
-	documents, err := t.labelledDocuments(r)
+	documents, err := t.taggedDocuments(r)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -124,7 +124,7 @@ func (t *Tokens) examples(r Range, sequence int) (list []example, left int64, er
 	return list, left, nil
 }
 
-func unlabelled(i int64) error {
+func untagged(i int64) error {
 	return fmt.Errorf("no label follows the end of a document at token %d: the end-of-text token occurs inside the text; hint: remove it from the text", i)
 }
 
@@ -169,14 +169,14 @@ func (w Windows) Mismatched() Windows {
 func (w Windows) Good(dst []bool, i int64) []bool {
 	w, i = w.locate(i)
 	for _, r := range w.packed.of(i) {
-		label, _ := LabelOf(w.tokens.At(r.End))
-		dst = append(dst, label == 1)
+		verdict, _ := TagOf(w.tokens.At(r.End))
+		dst = append(dst, verdict == 1)
 	}
 	return dst
 }
 
-// Labelled counts the good and the bad answers of all windows of examples.
-func (w Windows) Labelled() (good, bad int64) {
+// Verdicts counts the good and the bad answers of all windows of examples.
+func (w Windows) Verdicts() (good, bad int64) {
 	for i := range w.count {
 		for _, x := range w.Good(nil, i) {
 			if x {

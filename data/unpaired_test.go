@@ -14,7 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
-// TestExamples: every example that fits is in one window, with the tokens of its strings and its label; in the mismatched window
+// TestExamples: every example that fits is in one window, with the tokens of its strings and its verdict; in the mismatched window
 // at the same place is its prompt with the answer of the nearest example before it with another prompt, cut if it does not
 // fit; the last examples are held out.
 func TestExamples(t *testing.T) {
@@ -71,11 +71,11 @@ func TestExamples(t *testing.T) {
 	}
 	c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": lines.String()}) + "/*")
 	must(t, err)
-	file, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{Labels: true})
+	file, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{Verdicts: true})
 	must(t, err)
 	defer file.Close()
-	if n := file.Stats().Labels(); n != int64(len(want))+tooLong || n != file.Stats().Documents() || file.Stats().Pairs() != 0 || int(file.Largest()) >= tokenizer.VocabularySize() {
-		t.Fatalf("%v: %d labels", file.Stats(), n)
+	if n := file.Stats().Tagged(); n != int64(len(want))+tooLong || n != file.Stats().Documents() || file.Stats().Pairs() != 0 || int(file.Largest()) >= tokenizer.VocabularySize() {
+		t.Fatalf("%v: %d verdicts", file.Stats(), n)
 	}
 	first, last, err := file.SplitExamples(0.2, sequence)
 	must(t, err)
@@ -121,7 +121,7 @@ func TestExamples(t *testing.T) {
 				t.Fatalf("example %d is %v, want %v;\nmismatched %v, want %v", n, f.own, x, f.mismatched, twin)
 			}
 		}
-		good, bad := w.Labelled()
+		good, bad := w.Verdicts()
 		if n := len(slices.DeleteFunc(slices.Clone(wanted), func(x wants) bool { return !x.good })); int(good) != n || int(good+bad) != len(wanted) {
 			t.Errorf("%d good and %d bad, want %d of %d", good, bad, n, len(wanted))
 		}
@@ -134,8 +134,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestLabels: of rows that are no answers with a label it is said what is missing, and labels are learnt from only where they are asked for.
-func TestLabels(t *testing.T) {
+// TestVerdicts: of rows that are no answers with a verdict it is said what is missing, and verdicts are learnt from only where they are asked for.
+func TestVerdicts(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"text": "a", "label": true}`:                                           "no answer that could be good or bad",
 		`{"messages": [{"role": "user", "content": "a"}], "label": true}`:        "no answer that could be good or bad",
@@ -146,7 +146,7 @@ func TestLabels(t *testing.T) {
 		`{"prompt": "a", "completion": "b", "chosen": "c"}`:                      "not all given",
 		`{"prompt": "a", "completion": "b", "label": true, "images": ["a.png"]}`: "images",
 	} {
-		if _, err := appendText(nil, []byte(line), usualField, aLabel); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
+		if _, err := appendText(nil, []byte(line), usualField, aVerdict); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
 			t.Errorf("%s: %v, want %s", line, err, want)
 		}
 	}
@@ -154,18 +154,18 @@ func TestLabels(t *testing.T) {
 	if _, err := appendText(nil, []byte(line), usualField, anything); err == nil || !strings.Contains(err.Error(), "hint: set preference: {loss: kto") {
 		t.Errorf("not asked for: %v", err)
 	}
-	if doc, err := appendText(nil, []byte(line), usualField, aLabel); err != nil || doc.label == nil || *doc.label != 0 || string(doc.dst) != "ab" || doc.given != 1 {
+	if doc, err := appendText(nil, []byte(line), usualField, aVerdict); err != nil || len(doc.tags) != 1 || doc.tags[0] != 0 || string(doc.dst) != "ab" || doc.given != 1 {
 		t.Errorf("%+v, %v", doc, err)
 	}
 }
 
-// TestLabelledConversations: of a prompt and a completion that are lists of messages, the completion is the answer.
-func TestLabelledConversations(t *testing.T) {
+// TestJudgedConversations: of a prompt and a completion that are lists of messages, the completion is the answer.
+func TestJudgedConversations(t *testing.T) {
 	lines := `{"prompt": [{"role": "user", "content": "gold?"}], "completion": [{"role": "assistant", "content": "yellow"}], "label": true}
 {"prompt": [{"role": "user", "content": "iron?"}], "completion": [{"role": "assistant", "content": "pink"}], "label": false}
 `
 	tokenizer, _ := opened(t, "chatml")
-	_, tokens := tokensOf(t, "chatml", lines, Options{Labels: true})
+	_, tokens := tokensOf(t, "chatml", lines, Options{Verdicts: true})
 	all, _, err := tokens.Examples(tokens.All(), 60, true)
 	must(t, err)
 	row := make([]int32, 61)

@@ -59,7 +59,8 @@ type adapterConfig struct {
 	Transposed bool `json:"fan_in_fan_out"`
 	Inference  bool `json:"inference_mode"`
 
-	labels []string // names that the run recorded which wrote the folder; PEFT has none
+	labels     []string // names that the run recorded which wrote the folder; PEFT has none
+	regression bool     // likewise: there is one, whose value is learnt
 }
 
 // DescribeAdapter returns the adapter_config.json of a model whose weights are in a
@@ -113,7 +114,9 @@ func (c *adapterConfig) labelled(m *model.Model, set *safetensors.Set) (*model.M
 	if len(names) != info.Shape[0] {
 		names = model.LabelNames(info.Shape[0])
 	}
-	return &with, family.Classify(&with, names)
+	err := family.Classify(&with, names)
+	with.Regression = c.regression && len(names) == 1
+	return &with, err
 }
 
 // readAdapter reads the adapter_config.json of a folder. The base is a path that can be
@@ -136,7 +139,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 	c.Base = paths.Hub(c.Base)
 	if c.Task == sequenceLabels {
 		t, _ := readTrained(dir)
-		c.labels = t.Labels
+		c.labels, c.regression = t.Labels, t.Valued
 	}
 	return c, nil
 }

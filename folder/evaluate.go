@@ -159,6 +159,7 @@ type trained struct {
 	Chat      string   `json:"chat_template"`
 	TextField []string `json:"text_field"`
 	Labels    []string `json:"labels"`
+	Valued    bool     `json:"regression"`
 }
 
 // readTrained returns what a folder tells of the run that wrote it; false: it is from elsewhere.
@@ -174,7 +175,7 @@ func readTrained(dir string) (t trained, ok bool) {
 // reading returns how the texts were read that the model was trained on, as far as the folder tells.
 func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
 	o.Begin = t.Start()
-	o.Classes = f.Model.Labels
+	o.Labels = f.Model.Labels
 	trained, ok := readTrained(f.Path)
 	if !ok {
 		return o

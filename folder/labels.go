@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -26,17 +27,21 @@ func Greatest(list []float32) (best int) {
 
 // Guessed says how well a model guesses the labels of texts.
 type Guessed struct {
-	Loss     float64 // mean over the texts, nats
-	Accuracy float64 // share of them whose label has the greatest logit
+	Loss     float64    // mean over the texts, nats; of values the mean squared error
+	Accuracy float64    // share of them whose label has the greatest logit
+	Fit      *Closeness // of texts with values, instead
 	Texts    int
 	Footprint
 }
 
-// Guess evaluates a model that chooses among labels on rows of a text and a label, in at most limit sequences of seq tokens; 0: as in training.
+// Guess evaluates a model that chooses among labels, or has values, on rows of a text and a label, in at most limit sequences of seq tokens; 0: as in training.
 // The error is a *search.Misfit if the device has too little memory.
 func Guess(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) (*Guessed, error) {
-	if len(f.Model.Labels) < 2 {
+	if len(f.Model.Labels) < 2 && !f.Model.Regression {
 		return nil, misuse{errors.New("a reward model has no labels to guess; hint: --predictions writes its rewards; the run that trains it says how many pairs it ranks rightly")}
+	}
+	if f.Model.Regression {
+		return fit(ctx, f, texts, seq, limit, progress)
 	}
 	g := &Guessed{}
 	err := f.classify(ctx, texts, seq, limit, progress, g, func(c classified) {
@@ -49,11 +54,23 @@ func Guess(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress
 	return g, err
 }
 
+// fit is Guess of a regression.
+func fit(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) (*Guessed, error) {
+	g, all := &Guessed{}, Fit{}
+	err := f.classify(ctx, texts, seq, limit, progress, g, func(c classified) {
+		g.Texts += c.learnt
+		all.Add(c.logits, c.targets, c.values)
+	})
+	g.Loss, g.Fit = all.MeanSquare(), all.Closeness()
+	return g, err
+}
+
 // Prediction is what a model says of a text.
 type Prediction struct {
 	Label       string   `json:"label,omitempty"`
 	Probability float64  `json:"probability,omitempty"` // of the label
 	Reward      *float64 `json:"reward,omitempty"`      // of a reward model, instead
+	Value       *float64 `json:"value,omitempty"`       // of a regression, instead
 }
 
 // Predict returns what a model with labels says of the text of each row of a file, in their order.
@@ -61,16 +78,12 @@ func Predict(ctx context.Context, f *Folder, texts Texts, seq int, progress Prog
 	texts.unlabelled = true
 	var list []Prediction
 	var order []int64
-	tokenizer, err := f.Tokenizer()
-	if err != nil {
-		return nil, Footprint{}, err
-	}
-	names, g := f.reading(tokenizer).Classes, &Guessed{}
-	err = f.classify(ctx, texts, seq, math.MaxInt, progress, g, func(c classified) {
+	labels, g := len(f.Model.Labels), &Guessed{}
+	err := f.classify(ctx, texts, seq, math.MaxInt, progress, g, func(c classified) {
 		order = append(order, c.ends...)
 		for row, target := range c.targets {
 			if target >= 0 {
-				list = append(list, predictionOf(names, c.logits[row*len(names):][:len(names)]))
+				list = append(list, predictionOf(f.Model, c.logits[row*labels:][:labels]))
 			}
 		}
 	})
@@ -90,16 +103,18 @@ func Predict(ctx context.Context, f *Folder, texts Texts, seq int, progress Prog
 }
 
 // predictionOf returns the prediction that logits are.
-func predictionOf(names []string, logits []float32) Prediction {
-	if len(names) == 1 {
-		reward := float64(logits[0])
-		return Prediction{Reward: &reward}
+func predictionOf(m *model.Model, logits []float32) Prediction {
+	switch number := float64(logits[0]); {
+	case m.Regression:
+		return Prediction{Value: &number}
+	case len(m.Labels) == 1:
+		return Prediction{Reward: &number}
 	}
 	best, sum := Greatest(logits), 0.0
 	for _, x := range logits {
 		sum += math.Exp(float64(x) - float64(logits[best]))
 	}
-	return Prediction{Label: names[best], Probability: 1 / sum}
+	return Prediction{Label: m.Labels[best], Probability: 1 / sum}
 }
 
 // classified is what a model computes of a batch of texts.
@@ -108,7 +123,8 @@ type classified struct {
 	learnt  int     // texts
 	logits  []float32
 	targets []int32
-	ends    []int64 // of the texts, see data.Windows.Ends
+	values  []float32 // of a regression, by token, see data.Windows.Values
+	ends    []int64   // of the texts, see data.Windows.Ends
 }
 
 // classify calls found for each batch of the texts in at most limit sequences.
@@ -128,6 +144,9 @@ func (f *Folder) classify(ctx context.Context, texts Texts, seq, limit int, prog
 	w, p, err := t.Labelled(t.All(), seq)
 	if err != nil {
 		return misuse{err}
+	}
+	if len(f.Model.Labels) == 1 {
+		w = w.Scored()
 	}
 	if p.TooLong > 0 {
 		hint := ""
@@ -155,13 +174,19 @@ func classifyWindows(ctx context.Context, s *session.Session, w data.Windows, co
 	for first := int64(0); first < count; first += evalRows {
 		var rows [][]int32
 		c := classified{}
+		if n := w.Sequence(); s.Graph.Regressed >= 0 {
+			c.values = make([]float32, n*int(min(count, evalRows)))
+			for i := first; i < min(count, first+evalRows); i++ {
+				w.Values(c.values[int(i-first)*n:][:n], i)
+			}
+		}
 		for i := first; i < min(count, first+evalRows); i++ {
 			row := make([]int32, w.Sequence()+1)
 			w.Copy(row, i)
 			rows, c.ends = append(rows, row), w.Ends(c.ends, i)
 		}
 		b, n := flatten(rows, int(min(count, evalRows)), s.Graph)
-		out, err := s.Step(ctx, 0, b, session.Scalars{Targets: n})
+		out, err := s.Step(ctx, 0, b, session.Scalars{Targets: n, Values: c.values})
 		if err != nil {
 			return err
 		}

@@ -135,7 +135,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
 	g.Model, g.Params, g.held = m, stored(list), stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope, g.Noise = -1, -1, -1, -1, -1, -1, -1, -1, -1
-	g.Reference, g.Labels, g.Ratios, g.Logits, g.TeacherIDs, g.TeacherLogs, g.SaidIDs, g.SaidLogs = -1, -1, -1, -1, -1, -1, -1, -1
+	g.Reference, g.Verdicts, g.Regressed, g.Ratios, g.Logits, g.TeacherIDs, g.TeacherLogs, g.SaidIDs, g.SaidLogs = -1, -1, -1, -1, -1, -1, -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
 	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, wide: map[int]bool{}, below: below{lent: map[int]Use{}}}
 }
@@ -194,8 +194,11 @@ func (b *builder) inputs() {
 	if g.Preference() > 0 {
 		g.Reference = b.value(Value{Name: "reference", Kind: Input, DType: F32, PerToken: true, Cols: 1})
 		if g.Documents.Pairs.Rule().Unpaired {
-			g.Labels = b.value(Value{Name: "labels", Kind: Input, DType: F32, PerToken: true, Cols: 1})
+			g.Verdicts = b.value(Value{Name: "verdicts", Kind: Input, DType: F32, PerToken: true, Cols: 1})
 		}
+	}
+	if g.Context == 0 && g.Preference() == 0 && b.m.Regression {
+		g.Regressed = b.value(Value{Name: "values", Kind: Input, DType: F32, PerToken: true, Cols: 1})
 	}
 	if g.Context == 0 && model.Noisy(b.m) {
 		g.Noise = b.value(Value{Name: "noise", Kind: Input, DType: I32, PerToken: true, Cols: 1})
@@ -675,24 +678,10 @@ func (b *builder) loss() {
 	if g.Vocabulary.Parts > 1 {
 		args = append(args, absent, b.all(b.lossParts))
 	}
+	if g.Regressed >= 0 {
+		args = append(args, absent, absent, b.all(g.Regressed))
+	}
 	b.node(CrossEntropy, Attr{Grad: true, Limit: b.m.LogitCap}, args...)
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false
-}
-
-// preference appends the loss of pairs. It depends on all tokens of a sequence, so the tokens' losses have a
-// loop over chunks of rows of their own, and the backward pass recomputes the logits: see diffCrossEntropy.
-func (b *builder) preference() {
-	g := b.g
-	nll := b.tokens("nll", 1, F32)
-	b.chunk = true
-	b.node(CrossEntropy, Attr{Limit: b.m.LogitCap, Score: g.Documents.Pairs.Rule().Scored}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
-	b.chunk = false
-	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
-	args := []Use{b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts)}
-	if g.Labels >= 0 {
-		args = append(args, b.all(g.Labels))
-	}
-	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference(), PairLoss: int(g.Documents.Pairs), Margin: g.Documents.Margin}, args...)
-	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 }

@@ -129,8 +129,9 @@ type Graph struct {
 	Targets                 int        // Input [N,1]
 	Starts                  int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
 	Reference               int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
-	Labels                  int        // likewise, if their loss is Unpaired
-	Ratios                  int        // [N,1] f32, likewise
+	Verdicts                int        // likewise, if their loss is Unpaired
+	Ratios                  int        // [N,1] f32, of pairs
+	Regressed               int        // Input [N,1] f32: the value that a token's one logit should be, of a regression; else -1
 	Noise                   int        // Input [N,1]: each token's key, see NoiseKey, or 0 where nothing is trained; -1 without noise
 	TeacherIDs, TeacherLogs int        // Inputs [N,K] i32 and f32: see Distil in the table of operators; -1 without a teacher
 	SaidIDs, SaidLogs       int        // [N,K] i32 and f32, chunked: what TopLogs says; -1 where it is not asked

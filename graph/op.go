@@ -350,8 +350,9 @@ var table = [NumOps]Info{
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
 	// (0 where target < 0). With weights [N,1] f32 each row's gradient is multiplied by its
 	// weight. With Limit the logits are from SoftCap, and the gradient is of what they were before. With parts the
-	// logits are columns First to First+V of the vocabulary, and parts has what LossPart says of all columns.
-	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt? parts:s[N,2P]:rt?"), Kind: RowWise},
+	// logits are columns First to First+V of the vocabulary, and parts has what LossPart says of all columns. With values the loss is
+	// that of a regression, (logit-value)² where target >= 0, V is 1, and the gradient is of that.
+	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt? parts:s[N,2P]:rt? values:s[N,1]:rt?"), Kind: RowWise, Rule: regresses},
 	// What CrossEntropy does where a teacher is learnt from, too, see distil.go. ids [N,K] are different tokens, logs [N,K] f32 their
 	// log-probabilities under the teacher. With weight Rate and temperature t = Scale, and with both models' probabilities at t, the loss is
 	// (1-Rate) times that of CrossEntropy + Rate t² times KL(teacher || model), in which all other tokens are one. Rows whose first id is negative
@@ -374,9 +375,9 @@ var table = [NumOps]Info{
 	//
 	// and the other rows have 0. weights [N,1] is the derivative of the pair's loss with respect to each row's
 	// nll. Two documents without targets are no pair, nor is a last document without a partner: all their
-	// results are 0. With labels the loss is Unpaired, and each document has its own, of its label: the weight of a desirable one,
+	// results are 0. With verdicts the loss is Unpaired, and each document has its own, of its verdict: the weight of a desirable one,
 	// minus that of an undesirable one, or 0, which counts nothing; then reference has the batch's kl in it.
-	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:s[N,1]:wt ratios:s[N,1]:wt weights:s[N,1]:wt nll:s[N,1]:rt reference:s[N,1]:rt targets:i[N,1]:rt starts:i[N,1]:rt labels:s[N,1]:rt?"), Rule: paired},
+	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:s[N,1]:wt ratios:s[N,1]:wt weights:s[N,1]:wt nll:s[N,1]:rt reference:s[N,1]:rt targets:i[N,1]:rt starts:i[N,1]:rt verdicts:s[N,1]:rt?"), Rule: paired},
 	// total [1,1] f64 = sum of loss, tokens ascending.
 	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:d[1,1]:s loss:s[N,1]:rt")},
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.

@@ -364,6 +364,7 @@ const (
 	CrossEntropyScalars = 3
 	CrossEntropyWeights = 4
 	CrossEntropyParts   = 5
+	CrossEntropyValues  = 6
 )
 
 const (
@@ -395,7 +396,7 @@ const (
 	PreferenceReference = 4
 	PreferenceTargets   = 5
 	PreferenceStarts    = 6
-	PreferenceLabels    = 7
+	PreferenceVerdicts  = 7
 )
 
 const (

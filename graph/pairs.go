@@ -83,3 +83,20 @@ func checkPairs(m *model.Model, seq int) error {
 	}
 	return nil
 }
+
+// preference appends the loss of pairs. It depends on all tokens of a sequence, so the tokens' losses have a
+// loop over chunks of rows of their own, and the backward pass recomputes the logits: see diffCrossEntropy.
+func (b *builder) preference() {
+	g := b.g
+	nll := b.tokens("nll", 1, F32)
+	b.chunk = true
+	b.node(CrossEntropy, Attr{Limit: b.m.LogitCap, Score: g.Documents.Pairs.Rule().Scored}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
+	b.chunk = false
+	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
+	args := []Use{b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts)}
+	if g.Verdicts >= 0 {
+		args = append(args, b.all(g.Verdicts))
+	}
+	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference(), PairLoss: int(g.Documents.Pairs), Margin: g.Documents.Margin}, args...)
+	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
+}

@@ -312,6 +312,17 @@ func expertDW(a *Attr, d []Dim) string {
 	return ""
 }
 
+// regresses: a value is of one logit, which is as it is.
+func regresses(a *Attr, d []Dim) string {
+	if d[CrossEntropyValues].Rows == 0 {
+		return ""
+	}
+	if n := d[CrossEntropyLogits].Cols; n != 1 || a.Limit > 0 || a.Score || d[CrossEntropyParts].Rows > 0 || d[CrossEntropyWeights].Rows > 0 {
+		return fmt.Sprintf("values are of one logit, without parts, weights and a bound, and there are %d", n)
+	}
+	return ""
+}
+
 // paired: what is known of a pair is in the first rows of its two documents.
 func paired(a *Attr, d []Dim) string {
 	if a.Seq < 2 {
@@ -320,8 +331,8 @@ func paired(a *Attr, d []Dim) string {
 	if a.PairLoss < 0 || a.PairLoss >= int(NumPairLosses) {
 		return fmt.Sprintf("there is no loss of pairs number %d", a.PairLoss)
 	}
-	if PairLoss(a.PairLoss).Rule().Unpaired != (d[PreferenceLabels].Rows > 0) {
-		return fmt.Sprintf("labels belong to losses of single documents only, and %v is another", PairLoss(a.PairLoss))
+	if PairLoss(a.PairLoss).Rule().Unpaired != (d[PreferenceVerdicts].Rows > 0) {
+		return fmt.Sprintf("verdicts belong to losses of single documents only, and %v is another", PairLoss(a.PairLoss))
 	}
 	return cmp.Or(hasScale(a, d), wholeSequences(a, d[PreferenceLoss].Rows))
 }

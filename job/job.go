@@ -67,7 +67,10 @@ type Spec struct {
 // Unpaired reports whether the run learns from single answers that are good or bad.
 func (s *Spec) Unpaired() bool { return s.Preference.Beta > 0 && s.PairLoss.Rule().Unpaired }
 
-// Classifies reports whether the run learns from texts with labels.
+// Regresses reports whether the run learns from texts with a value each.
+func (s *Spec) Regresses() bool { return s.Classifies() && len(s.Labels) == 1 }
+
+// Classifies reports whether the run learns from texts with labels, or with values.
 func (s *Spec) Classifies() bool { return len(s.Labels) > 0 && s.Preference.Beta == 0 }
 
 // Mismatched reports whether the loss of single answers is compared with that of answers to other prompts.

@@ -304,6 +304,11 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 			softCapRef(nil, &s.attr, s.t[graph.CrossEntropyLogits:])
 		}
 		s.attr.Score = s.attr.Limit == 0 && s.t[graph.CrossEntropyParts].Absent() && m.IntN(3) == 0
+		if m.IntN(4) == 0 {
+			s.attr = graph.Attr{Grad: s.attr.Grad}
+			s.t = []Tensor{s.t[0], m.mat(m.float(), n, 1, 4), m.ints(n, -1, 1), scalars, {}, {}, m.f32(n, 1)}
+			s.token = append(s.token, true)
+		}
 		return s
 	},
 	graph.Distil: func(m *maker) sample {
@@ -361,7 +366,7 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		}
 		loss, args := m.IntN(int(graph.NumPairLosses)), []Tensor{m.f32(n, 1), m.f32(n, 1), m.f32(n, 1), m.positive(n, 1), m.f32(n, 1), targets, starts, m.f32(n, 1)}
 		if !graph.PairLoss(loss).Rule().Unpaired {
-			args = args[:graph.PreferenceLabels]
+			args = args[:graph.PreferenceVerdicts]
 		}
 		return sample{attr: graph.Attr{Seq: seq, Scale: 0.3, PairLoss: loss, Margin: 0.4}, t: args}
 	},

@@ -25,11 +25,12 @@ import (
 //
 // With Score the loss is minus the target's logit, and the gradient minus the scale there: what Preference adds up are rewards.
 //
+// With values the loss is the square of what the row's only logit is off its value, and the gradient that square's times the scale.
+//
 // LossSum adds the rows' losses in float64, in ascending order.
 
 func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
-	if a.Score {
-		scoreRows(a, t)
+	if oneLogit(a, t) {
 		return
 	}
 	loss, x, targets := &t[graph.CrossEntropyLoss], &t[graph.CrossEntropyLogits], &t[graph.CrossEntropyTargets]
@@ -157,6 +158,35 @@ func (w *worker) logits(c *call, t *Tensor, r, end int) (x, next []float32, m fl
 	return x, next, w.v.Max(x)
 }
 
+// oneLogit computes the losses of rows with hardly more than one logit, and reports whether there are such.
+func oneLogit(a *graph.Attr, t []Tensor) bool {
+	switch values := optional(t, graph.CrossEntropyValues); {
+	case values != nil:
+		regress(a, t, values)
+	case a.Score:
+		scoreRows(a, t)
+	default:
+		return false
+	}
+	return true
+}
+
+// regress is cross-entropy with values, by one goroutine, as scoreRows.
+func regress(a *graph.Attr, t []Tensor, values *Tensor) {
+	loss, x, targets := &t[graph.CrossEntropyLoss], &t[graph.CrossEntropyLogits], &t[graph.CrossEntropyTargets]
+	scale := t[graph.CrossEntropyScalars].At(0, graph.ScalarLossScale)
+	for r := range x.Rows {
+		off := 0.0
+		if targets.I32[r*targets.Stride] >= 0 {
+			off = x.At(r, 0) - values.At(r, 0)
+		}
+		loss.Set(r, 0, off*off)
+		if a.Grad {
+			x.Set(r, 0, 2*off*scale)
+		}
+	}
+}
+
 // scoreRows is cross-entropy with Score. Rows have hardly more than one logit, so one goroutine is enough, and Reference and Fast are the same.
 func scoreRows(a *graph.Attr, t []Tensor) {
 	loss, x, targets, weights := &t[graph.CrossEntropyLoss], &t[graph.CrossEntropyLogits], &t[graph.CrossEntropyTargets], &t[graph.CrossEntropyWeights]
@@ -183,8 +213,7 @@ func scoreRows(a *graph.Attr, t []Tensor) {
 }
 
 func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
-	if a.Score {
-		scoreRows(a, t)
+	if oneLogit(a, t) {
 		return
 	}
 	c := e.begin(a, t)

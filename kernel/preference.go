@@ -13,7 +13,7 @@ import (
 //	loss    of the two ratios, see pairLosses
 //	weights its derivative with respect to the nll of each token
 //
-// With labels each document has a loss of its own, of its ratio.
+// With verdicts each document has a loss of its own, of its ratio.
 //
 // Each token has four bytes in each of a few operands, so one goroutine is enough, and Reference and Fast are the same.
 func preference(_ *Env, a *graph.Attr, t []Tensor) {
@@ -43,7 +43,7 @@ func nextDocument(starts *Tensor, row, end int) int {
 }
 
 // pairLosses return the loss of the ratios c and r, of chosen and rejected, and minus its derivatives with respect to them. Those that
-// are unpaired have a document's label in the place of r.
+// are unpaired have a document's verdict in the place of r.
 var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, byC, byR float64){
 	graph.DPO: sigmoidLoss,
 	graph.IPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
@@ -64,8 +64,8 @@ var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, b
 		loss, pull := belowZero(oddsC - oddsR)
 		return -c + a.Scale*loss, 1 + a.Scale*pull/restC, -a.Scale * pull / restR
 	},
-	graph.KTO:             labelLoss,
-	graph.APOZeroUnpaired: labelLoss,
+	graph.KTO:             verdictLoss,
+	graph.APOZeroUnpaired: verdictLoss,
 	graph.Reward:          sigmoidLoss,
 }
 
@@ -75,10 +75,10 @@ func sigmoidLoss(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
 	return loss, a.Scale * pull, -a.Scale * pull
 }
 
-// labelLoss is the loss of a document whose label is its weight, or minus it if it is undesirable. kl is in the ratio already.
-func labelLoss(a *graph.Attr, ratio, label float64) (loss, by, none float64) {
-	s := 1 / (1 + math.Exp(math.Copysign(a.Scale, label)*ratio))
-	return math.Abs(label) * s, label * a.Scale * s * (1 - s), 0
+// verdictLoss is the loss of a document whose verdict is its weight, or minus it if it is undesirable. kl is in the ratio already.
+func verdictLoss(a *graph.Attr, ratio, verdict float64) (loss, by, none float64) {
+	s := 1 / (1 + math.Exp(math.Copysign(a.Scale, verdict)*ratio))
+	return math.Abs(verdict) * s, verdict * a.Scale * s * (1 - s), 0
 }
 
 // leastRest bounds the odds of a document of whose tokens all are certain.
@@ -118,7 +118,7 @@ func single(a *graph.Attr, t []Tensor, first, end int) {
 	if !graph.PairLoss(a.PairLoss).Rule().Averages {
 		n = 1
 	}
-	x, by, _ := pairLosses[a.PairLoss](a, ratio(t, first, sum/n), t[graph.PreferenceLabels].At(first, 0))
+	x, by, _ := pairLosses[a.PairLoss](a, ratio(t, first, sum/n), t[graph.PreferenceVerdicts].At(first, 0))
 	t[graph.PreferenceLoss].Set(first, 0, x)
 	weigh(t, first, end, by/n)
 }

@@ -115,7 +115,7 @@ func TestUnpairedLosses(t *testing.T) {
 			if c.Labels[i] == 0 {
 				weight = -c.Undesirable
 			}
-			x[graph.PreferenceReference].F32[end], x[graph.PreferenceLabels].F32[end] = float32(c.Reference[i]+kl), float32(weight)
+			x[graph.PreferenceReference].F32[end], x[graph.PreferenceVerdicts].F32[end] = float32(c.Reference[i]+kl), float32(weight)
 			for j, v := range nll {
 				x[graph.PreferenceTargets].I32[end+given+j], x[graph.PreferenceNLL].F32[end+given+j] = 1, float32(v)
 			}

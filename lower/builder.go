@@ -167,7 +167,7 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 	switch n.Op {
 	case graph.CrossEntropy:
 		o.in.Attr.Grad = n.Attr.Grad && u.backward
-		if len(n.Args) > graph.CrossEntropyParts {
+		if len(n.Args) > graph.CrossEntropyParts && n.Args[graph.CrossEntropyParts].Value >= 0 {
 			o.in.Attr.First += st.firstLogit()
 		}
 	case graph.Distil:

@@ -25,7 +25,7 @@ func (s *sharing) wholePairs(o *op) {
 		whole.in.Args, whole.refs = slices.Clone(o.in.Args), slices.Clone(o.refs)
 		whole.in.Attr.Seq = s.st.g.Whole
 		var own []*op
-		for j, spec := range o.in.Op.Info().Args[:len(o.refs)] { // labels may be absent
+		for j, spec := range o.in.Op.Info().Args[:len(o.refs)] { // verdicts may be absent
 			r := o.refs[j]
 			r.row, r.rows = n*s.st.g.Seq, s.st.g.Seq
 			all := s.crossBuffer(r, []bandOf{{r.lo, r.hi, 1, 0}}, s.st.g.Values[r.value].DType, s.st.g.Whole, headPart{0, 1})

@@ -11,7 +11,8 @@ import (
 //
 //	score.weight    [labels, width]
 //
-// That is what transformers' classes ...ForSequenceClassification compute. A reward model has one label, whose logit is the reward.
+// That is what transformers' classes ...ForSequenceClassification compute. A reward model has one label, whose logit is the reward; that of a
+// regression (problem_type regression) has one, too, whose logit is a value of the text.
 
 // scoreName is the name of such a head.
 const scoreName = ScoreModule + ".weight"
@@ -30,9 +31,10 @@ func LabelNames(n int) (names []string) {
 // MostLabels bounds the labels of a model.
 const MostLabels = 1 << 16
 
-// Classify makes a model one that chooses among labels.
+// Classify makes a model one that chooses among labels, or, if there is one, a reward model.
 func Classify(m *Model, labels []string) {
 	m.Labels, m.Tied, m.LogitCap, m.Multipliers.Logits, m.Mup.Head = labels, false, 0, 0, 0
+	m.Regression = false
 }
 
 // Classifies reports whether a model chooses among labels.

@@ -123,6 +123,7 @@ type Model struct {
 	MLPBias     bool // biases of the feed-forward or, of a mixture, of router and experts
 	InitStd     float64
 	Labels      []string // that a text is given, in the place of a next token, see Classify; nil: it is a language model
+	Regression  bool     // the logit of its one label is a number that each text has; else it is a reward
 	// Inside is what names of parameters begin with, instead of "model.", if this is the text part of a model that also sees or
 	// hears: model.language_model. or model.text_model. ""; it is a model of its own.
 	Inside string

@@ -399,7 +399,7 @@ func choices(m *model.Model) (s string) {
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"global", m.Global}, {"lent", m.Lent}, {"perlayer", m.PerLayer}, {"value_norm", m.ValueNorm}, {"layer_scale", m.LayerScale}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
 		{"unturned", m.NoRotary}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers}, {"scorecap", m.ScoreCap}, {"logitcap", m.LogitCap},
-		{"outgate", m.OutGate}, {"delta", m.Delta}, {"conv", m.Conv}, {"mamba", m.Mamba}, {"mup", m.Mup}, {"halves", m.Halves}, {"latent", m.Latent}, {"labels", len(m.Labels)},
+		{"outgate", m.OutGate}, {"delta", m.Delta}, {"conv", m.Conv}, {"mamba", m.Mamba}, {"mup", m.Mup}, {"halves", m.Halves}, {"latent", m.Latent}, {"labels", len(m.Labels)}, {"regression", m.Regression},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

@@ -63,6 +63,32 @@ func loadLabels(t *testing.T, name string) *labelFixture {
 	return f
 }
 
+// loadValues is loadLabels of texts that have a value each.
+func loadValues(t *testing.T, name string) *labelFixture {
+	t.Helper()
+	f := loadLabels(t, name)
+	var stored struct {
+		Values   []float32
+		Logits   [][]float64
+		Losses64 []float64
+		Norms64  []float64 `json:"grad_norms64"`
+	}
+	torch.JSON(t, filepath.Join(f.dir, "values.json"), &stored)
+	f.values = make([]float32, len(f.tokens))
+	for i, k := range []int{0, 3, 1, 2, 4, 5} { // as texts are in the batch
+		at := f.ends[i]
+		f.logits[i], f.values[at], f.targets[at] = stored.Logits[k], stored.Values[k], 0
+	}
+	f.losses, f.norms = stored.Losses64, stored.Norms64
+	m := *f.graph.Model
+	model.Classify(&m, []string{"weight"})
+	m.Regression = true
+	var err error
+	f.graph, err = graph.BuildDocuments(&m, f.graph.Seq, graph.F32, f.graph.Documents)
+	check(t, err)
+	return f
+}
+
 // label gives the model a head with labels.
 func (f *fixture) label(t *testing.T, labels int, docs *graph.Documents, sequence int) {
 	t.Helper()
@@ -78,29 +104,45 @@ func (f *fixture) label(t *testing.T, labels int, docs *graph.Documents, sequenc
 // a family whose language models bound their logits, too, and of one whose head is the embedding.
 func TestLabels(t *testing.T) {
 	for _, name := range labelModels {
-		f := loadLabels(t, name)
-		s := f.open(t, plan.Plain(f.graph, 4), lower.Logits)
-		loss := f.step(t, s, 1).Loss
-		if e := math.Abs(loss/f.losses[0] - 1); e > 1e-5 {
-			t.Errorf("%s: loss %.8f, PyTorch %.8f", name, loss, f.losses[0])
+		loadLabels(t, name).computes(t, name, "labels.safetensors")
+	}
+}
+
+// TestValues: likewise of texts that have a value each.
+func TestValues(t *testing.T) {
+	r := testkit.Rand(t)
+	for _, name := range labelModels {
+		f := loadValues(t, name)
+		f.computes(t, name, "values.safetensors")
+		f.trains(t, name, f.losses, f.norms)
+		f.samePlans(t, r, name)
+	}
+}
+
+// computes compares logits, the loss and the gradients, which are in a file, with PyTorch's.
+func (f *labelFixture) computes(t *testing.T, name, gradients string) {
+	t.Helper()
+	s := f.open(t, plan.Plain(f.graph, 4), lower.Logits)
+	loss := f.step(t, s, 1).Loss
+	if e := math.Abs(loss/f.losses[0] - 1); e > 1e-5 {
+		t.Errorf("%s: loss %.8f, PyTorch %.8f", name, loss, f.losses[0])
+	}
+	all, err := Logits(s, 0)
+	check(t, err)
+	for k, at := range f.ends {
+		got := torch.Widened(all[at*len(f.logits[k]):][:len(f.logits[k])])
+		if e := torch.Distance(got, f.logits[k]) / torch.Norm(f.logits[k]); !(e <= 1e-5) {
+			t.Errorf("%s: logits of text %d are %v, PyTorch %v", name, k, got, f.logits[k])
 		}
-		all, err := Logits(s, 0)
-		check(t, err)
-		for k, at := range f.ends {
-			got := torch.Widened(all[at*len(f.logits[k]):][:len(f.logits[k])])
-			if e := torch.Distance(got, f.logits[k]) / torch.Norm(f.logits[k]); !(e <= 1e-5) {
-				t.Errorf("%s: logits of text %d are %v, PyTorch %v", name, k, got, f.logits[k])
-			}
-		}
-		s = f.open(t, plan.Plain(f.graph, 4), lower.Grads)
-		f.step(t, s, 1)
-		for i, p := range f.graph.Params {
-			want := torch.Tensor(t, f.dir, "labels.safetensors", p.Name)
-			got := make([]float32, len(want))
-			check(t, s.Read(i, optimizer.Gradient, got))
-			if d := torch.Distance(torch.Widened(got), want); !(d <= 1e-4*torch.Norm(want) || d <= 1e-6*f.norms[0]) {
-				t.Errorf("%s: gradient of %s differs by %.3g of %.3g", name, p.Name, d, torch.Norm(want))
-			}
+	}
+	s = f.open(t, plan.Plain(f.graph, 4), lower.Grads)
+	f.step(t, s, 1)
+	for i, p := range f.graph.Params {
+		want := torch.Tensor(t, f.dir, gradients, p.Name)
+		got := make([]float32, len(want))
+		check(t, s.Read(i, optimizer.Gradient, got))
+		if d := torch.Distance(torch.Widened(got), want); !(d <= 1e-4*torch.Norm(want) || d <= 1e-6*f.norms[0]) {
+			t.Errorf("%s: gradient of %s differs by %.3g of %.3g", name, p.Name, d, torch.Norm(want))
 		}
 	}
 }

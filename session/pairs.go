@@ -19,24 +19,32 @@ type pairs struct {
 	ratios []float32
 }
 
-// feedPairs writes the reference's log-probabilities for the documents of a batch of tokens, and their labels, and clears their ratios,
+// feedPairs writes the reference's log-probabilities for the documents of a batch of tokens, and their verdicts, and clears their ratios,
 // because in a bidirectional pipeline each rank writes only the ratios of its own sequences.
 func (s *Session) feedPairs(i, tokens int, sc Scalars) error {
-	p := &s.pairs
-	p.given = slices.Grow(p.given[:0], tokens)[:tokens]
 	for _, in := range []struct {
 		buffer string
 		all    []float32
-	}{{"ratios", nil}, {"batch.reference", sc.Reference}, {"batch.labels", sc.Labels}} {
-		if in.all != nil && len(in.all) != tokens {
-			return fmt.Errorf("%s: %d numbers are given for a batch of %d tokens", in.buffer, len(in.all), tokens)
+	}{{"ratios", nil}, {"batch.reference", sc.Reference}, {"batch.verdicts", sc.Verdicts}} {
+		if err := feedNumbers(s, i, tokens, in.buffer, in.all); err != nil {
+			return err
 		}
-		clear(p.given)
-		copy(p.given, in.all)
-		for r := range s.ranks {
-			if err := s.ranks[r].write(i, in.buffer, p.given); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// feedNumbers writes a number for each of a batch's tokens, 0 if none are given, to a buffer of the ranks that have it.
+func feedNumbers(s *Session, i, tokens int, buffer string, all []float32) error {
+	if all != nil && len(all) != tokens {
+		return fmt.Errorf("%s: %d numbers are given for a batch of %d tokens", buffer, len(all), tokens)
+	}
+	p := &s.pairs
+	p.given = slices.Grow(p.given[:0], tokens)[:tokens]
+	clear(p.given)
+	copy(p.given, all)
+	for r := range s.ranks {
+		if err := s.ranks[r].write(i, buffer, p.given); err != nil {
+			return s.lost(r, err)
 		}
 	}
 	return nil

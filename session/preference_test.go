@@ -182,9 +182,9 @@ func (f *pairFixture) judge(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	docs := *f.graph.Documents
 	docs.Pairs = graph.KTO
-	f.labels, f.paired = make([]float32, len(f.tokens)), len(f.begins)
+	f.verdicts, f.paired = make([]float32, len(f.tokens)), len(f.begins)
 	for _, at := range f.begins {
-		f.labels[at] = []float32{1.5, -0.75}[r.IntN(2)]
+		f.verdicts[at] = []float32{1.5, -0.75}[r.IntN(2)]
 	}
 	var err error
 	f.graph, err = graph.BuildDocuments(f.graph.Model, f.graph.Seq, graph.F32, &docs)
@@ -236,7 +236,7 @@ func TestAnswersTraining(t *testing.T) {
 		s, eval := f.open(t, pl, lower.Train), f.open(t, pl, lower.Eval)
 		ratios := func(list []answer, reference []float32) (at []int, ratios []float32) {
 			f.tokens, f.targets, at = batch(list)
-			f.labels, f.pairs = nil, reference
+			f.verdicts, f.pairs = nil, reference
 			return at, slices.Clone(f.step(t, eval, 1).Ratios)
 		}
 		begins, own := ratios(stored.Answers, nil)
@@ -256,11 +256,11 @@ func TestAnswersTraining(t *testing.T) {
 				t.Errorf("%s, step %d: KL %v, PyTorch %v", name, n, kl, stored.KL64[n-1])
 			}
 			f.tokens, f.targets, _ = batch(stored.Answers)
-			f.pairs, f.labels, f.paired = make([]float32, len(f.tokens)), make([]float32, len(f.tokens)), len(begins)
+			f.pairs, f.verdicts, f.paired = make([]float32, len(f.tokens)), make([]float32, len(f.tokens)), len(begins)
 			for k, at := range begins {
 				f.pairs[at] = own[at] + float32(kl)
-				if f.labels[at] = float32(stored.Good); !stored.Answers[k].Label {
-					f.labels[at] = -float32(stored.Bad)
+				if f.verdicts[at] = float32(stored.Good); !stored.Answers[k].Label {
+					f.verdicts[at] = -float32(stored.Bad)
 				}
 			}
 			out := f.step(t, s, n)

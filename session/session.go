@@ -251,9 +251,10 @@ type Scalars struct {
 	Seed         uint64
 	Bound        float64 // a gradient norm above it skips the update; 0: any finite norm is accepted
 	// Reference holds, by token of the batch, the log-probability of each document of a pair under the reference, at the document's
-	// first token; nil: all are 0. Labels are what the loss of single documents wants, see graph.Preference, likewise.
-	Reference, Labels []float32
-	Teacher           Teacher // of the batch, where the graph has one
+	// first token; nil: all are 0. Verdicts are what the loss of single documents wants, see graph.Preference, likewise.
+	Reference, Verdicts []float32
+	Teacher             Teacher   // of the batch, where the graph has one
+	Values              []float32 // of a regression, by token of the batch, the value of each text at its last token; nil: all are 0
 }
 
 // Outcome is the result of a step.
@@ -347,6 +348,11 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	}
 	if s.Graph.Preference() > 0 {
 		return s.feedPairs(i, len(b.Tokens), sc)
+	}
+	if s.Graph.Regressed >= 0 {
+		if err := feedNumbers(s, i, len(b.Tokens), "batch.values", sc.Values); err != nil {
+			return err
+		}
 	}
 	if model.Classifies(s.Graph.Model) {
 		return clearLogits(s, i)

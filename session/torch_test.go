@@ -26,21 +26,22 @@ import (
 
 // What PyTorch computed for tiny random models: see testdata/torch/README.md.
 type fixture struct {
-	dir     string
-	graph   *graph.Graph
-	weights *safetensors.Set
-	free    bool             // gradients are not clipped
-	state   plan.StateFormat // how the optimizer's is stored
-	updates optimizer.Optimizer
-	terms   optimizer.MuonTerms // if updates are Muon's
-	tokens  []int32             // inputs [4*32]
-	targets []int32
-	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
-	labels  []float32 // likewise, of single answers
-	teacher Teacher   // of these tokens, if the graph has one
-	paired  int       // the number of pairs or answers, if so, or of texts with labels
-	score   []float64 // rows of a head with labels, if the model has one
-	losses  struct {
+	dir      string
+	graph    *graph.Graph
+	weights  *safetensors.Set
+	free     bool             // gradients are not clipped
+	state    plan.StateFormat // how the optimizer's is stored
+	updates  optimizer.Optimizer
+	terms    optimizer.MuonTerms // if updates are Muon's
+	tokens   []int32             // inputs [4*32]
+	targets  []int32
+	pairs    []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
+	verdicts []float32 // likewise, of single answers
+	values   []float32 // by token those of texts, if the model is a regression
+	teacher  Teacher   // of these tokens, if the graph has one
+	paired   int       // the number of pairs or answers, if so, or of texts with labels
+	score    []float64 // rows of a head with labels, if the model has one
+	losses   struct {
 		Losses, GradNorms     []float64
 		Losses64, GradNorms64 []float64
 	}
@@ -178,7 +179,7 @@ func (f *fixture) text() Batch {
 
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
-	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs, Labels: f.labels, Teacher: f.teacher}
+	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs, Verdicts: f.verdicts, Teacher: f.teacher, Values: f.values}
 	if f.paired > 0 {
 		sc.Targets = f.paired
 	}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Adds to testdata/torch what transformers' classes ...ForSequenceClassification compute: labels.json and labels.safetensors, of texts with one of
-three labels; rewards.json, of a reward model with pairs of texts, whose loss is TRL's (trl/trainer/reward_trainer.py): the mean of
+three labels; values.json and values.safetensors, of the same texts with a number each (problem_type regression); rewards.json, of a reward model with pairs of texts, whose loss is TRL's (trl/trainer/reward_trainer.py): the mean of
 -logsigmoid(reward of the chosen one - reward of the rejected one).
 
     python tools/label_fixtures.py [OUT]
@@ -70,6 +70,21 @@ def write(folder, seed):
         logits = logits_of(model, texts).tolist()
     losses, norms = train(model, loss_of)
     (folder / "labels.json").write_text(json.dumps(dict(length=LENGTH, end=END, texts=texts, labels=labels.tolist(), logits=logits, losses64=losses, grad_norms64=norms)) + "\n")
+
+    values = torch.randn(len(texts), generator=torch.Generator().manual_seed(100 + seed), dtype=torch.float64)
+
+    def value_loss(model):
+        return torch.stack([output(model, text, value[None]).loss for text, value in zip(texts, values.to(model.dtype))]).mean()
+
+    model = load(folder, 1, score[:1], torch.float32)
+    value_loss(model).backward()
+    assert model.config.problem_type == "regression"
+    save_file({name: p.grad.contiguous() for name, p in model.named_parameters()}, folder / "values.safetensors")
+    model = load(folder, 1, score[:1], torch.float64)
+    with torch.no_grad():
+        logits = logits_of(model, texts).tolist()
+    losses, norms = train(model, value_loss)
+    (folder / "values.json").write_text(json.dumps(dict(values=values.tolist(), logits=logits, losses64=losses, grad_norms64=norms)) + "\n")
 
     pairs = make_pairs(config.vocab_size, draw)
     sides = [[p["prompt"] + p[side][:-1] for p in pairs] for side in ("chosen", "rejected")]  # without END

@@ -29,6 +29,6 @@
 //	save.go, identity.go, out.go            checkpoints, resumption, refusals
 //	state.go                                weights and moments as tensors of files
 //	preference.go, rewards.go               pairs: the reference's log-probabilities, rewards
-//	unpaired.go                             single answers: their labels, the estimate of the KL
+//	unpaired.go                             single answers: their verdicts, the estimate of the KL
 //	labels.go                               texts with labels: the head, how many are guessed
 package train

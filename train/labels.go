@@ -15,8 +15,8 @@ import (
 )
 
 // Texts with labels. A text's label is what is learnt at its last token (data.Tokens.Labelled), so batches, steps and losses are those of
-// language models; the loss is a mean over texts. What is known besides is how many labels are guessed: by the logits of the
-// validation, whose programs return them.
+// language models; the loss is a mean over texts. What is known besides is how many labels are guessed, or how far numbers are off: by the
+// logits of the validation, whose programs return them.
 
 // giveLabels gives a model the labels that a run asks for.
 func giveLabels(spec *job.Spec, m *model.Model) error {
@@ -25,6 +25,8 @@ func giveLabels(spec *job.Spec, m *model.Model) error {
 		key = "preference.loss"
 	}
 	switch has := strings.Join(m.Labels, ", "); {
+	case len(spec.Labels) == 0 && m.Regression:
+		return spec.Fault("labels", fmt.Sprintf("missing, but the model gives each text a number, %s; hint: set labels: [%[1]s], or use the language model that it was made of", has))
 	case len(spec.Labels) == 0 && len(m.Labels) == 1:
 		return spec.Fault("model", "it is a reward model, which can only be trained on pairs; hint: set preference: {loss: reward, beta: 1}, or use the language model that it was made of")
 	case len(spec.Labels) == 0 && model.Classifies(m):
@@ -40,6 +42,7 @@ func giveLabels(spec *job.Spec, m *model.Model) error {
 	if err := family.Classify(m, spec.Labels); err != nil {
 		return spec.Fault(key, err.Error())
 	}
+	m.Regression = spec.Regresses()
 	return nil
 }
 
@@ -70,8 +73,20 @@ func namesOf(labels []string) string {
 	return strings.Join(labels, ", ")
 }
 
+// valued says how many texts windows have, and what their values are.
+func (s *Setup) valued(w data.Windows) string {
+	list, sum := w.AllValues(), 0.0
+	for _, v := range list {
+		sum += float64(v)
+	}
+	return fmt.Sprintf("%d (%s from %.4g to %.4g, mean %.4g)", len(list), s.Spec.Labels[0], slices.Min(list), slices.Max(list), sum/float64(len(list)))
+}
+
 // labelled says how many texts with which labels windows have.
 func (s *Setup) labelled(w data.Windows) string {
+	if s.Spec.Regresses() {
+		return s.valued(w)
+	}
 	names, counts := s.Spec.Labels, w.LabelCounts(len(s.Spec.Labels))
 	all, list := int64(0), []string{}
 	for i, n := range counts {
@@ -87,7 +102,7 @@ func (s *Setup) labelled(w data.Windows) string {
 
 // oneSided returns a note on labels that only one of training and validation has; "": there are none.
 func (s *Setup) oneSided() string {
-	if !s.Spec.Classifies() {
+	if !s.Spec.Classifies() || s.Spec.Regresses() {
 		return ""
 	}
 	train, held := s.Train.LabelCounts(len(s.Spec.Labels)), s.Held.LabelCounts(len(s.Spec.Labels))
@@ -110,15 +125,20 @@ func (s *Setup) oneSided() string {
 	return strings.Join(notes, "; ")
 }
 
-// correct counts the texts of the latest validated batch whose greatest logit is that of their label.
-func (t *Run) correct() (int, error) {
+// guess adds to what is known of a validation the latest batch: how many labels are guessed, or values beside what the model says.
+func (t *Run) guess(correct *int, fit *folder.Fit) error {
 	logits, err := session.Logits(t.Session, evaluating)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	labels := len(t.Setup.Spec.Labels)
 	if len(logits) != labels*len(t.batch.Targets) {
-		return 0, errors.New("the validation has returned other logits than those of its batch")
+		return errors.New("the validation has returned other logits than those of its batch")
 	}
-	return folder.Correct(logits, t.batch.Targets, labels), nil
+	if t.Setup.Spec.Regresses() {
+		fit.Add(logits, t.batch.Targets, t.pairs.values)
+		return nil
+	}
+	*correct += folder.Correct(logits, t.batch.Targets, labels)
+	return nil
 }

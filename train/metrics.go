@@ -14,6 +14,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
@@ -21,22 +22,23 @@ import (
 
 // Metrics is one step, a line of metrics.jsonl, where a checksum follows its fields. Their names are stable.
 type Metrics struct {
-	Step         int      `json:"step"`   // optimizer steps done
-	Tokens       int64    `json:"tokens"` // trained on so far
-	Loss         float64  `json:"loss"`   // of this step's batch, before its update; nats per token, for pairs the mean per pair
-	LearningRate float64  `json:"learning_rate"`
-	GradNorm     float64  `json:"grad_norm"` // before clipping
-	StepSeconds  float64  `json:"step_seconds"`
-	Predicted    float64  `json:"predicted_step_seconds"`
-	Rate         float64  `json:"tokens_per_second"`
-	MFU          float64  `json:"mfu"` // model FLOPs per second over the peak: of a known GPU the maker's, dense; else the measured one
-	ValLoss      float64  `json:"val_loss,omitempty"`
-	BitsPerByte  float64  `json:"val_bits_per_byte,omitempty"` // of the validation text; absent for pairs and labels
-	ValAccuracy  *float64 `json:"val_accuracy,omitempty"`      // share of the texts with labels whose label is guessed
-	Bound        float64  `json:"grad_norm_bound,omitempty"`   // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
-	Skipped      bool     `json:"skipped,omitempty"`           // the step changed no weight
-	SkippedSteps int      `json:"skipped_steps,omitempty"`     // so far
-	Passed       int      `json:"passed_batches,omitempty"`    // before this step: no token of them was learnt
+	Step         int               `json:"step"`   // optimizer steps done
+	Tokens       int64             `json:"tokens"` // trained on so far
+	Loss         float64           `json:"loss"`   // of this step's batch, before its update; nats per token, for pairs the mean per pair
+	LearningRate float64           `json:"learning_rate"`
+	GradNorm     float64           `json:"grad_norm"` // before clipping
+	StepSeconds  float64           `json:"step_seconds"`
+	Predicted    float64           `json:"predicted_step_seconds"`
+	Rate         float64           `json:"tokens_per_second"`
+	MFU          float64           `json:"mfu"` // model FLOPs per second over the peak: of a known GPU the maker's, dense; else the measured one
+	ValLoss      float64           `json:"val_loss,omitempty"`
+	BitsPerByte  float64           `json:"val_bits_per_byte,omitempty"` // of the validation text; absent for pairs and labels
+	ValAccuracy  *float64          `json:"val_accuracy,omitempty"`      // share of the texts with labels whose label is guessed
+	ValFit       *folder.Closeness `json:"val_fit,omitempty"`           // of texts with values
+	Bound        float64           `json:"grad_norm_bound,omitempty"`   // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
+	Skipped      bool              `json:"skipped,omitempty"`           // the step changed no weight
+	SkippedSteps int               `json:"skipped_steps,omitempty"`     // so far
+	Passed       int               `json:"passed_batches,omitempty"`    // before this step: no token of them was learnt
 	// Alerts that begin to fire with this step, or are over.
 	Alerts     []alert.Event `json:"alerts,omitempty"`
 	*Rewards                 // for pairs
@@ -201,7 +203,7 @@ func intact(line []byte) bool {
 	if at < 0 {
 		return !bytes.HasSuffix(line, []byte(`"}`))
 	}
-	return bytes.Equal(sealed(bytes.Clone(line[:at])), line)
+	return bytes.Equal(sealed(append(bytes.Clone(line[:at]), '}')), line)
 }
 
 // keep makes the good lines the file's only ones, and says what is lost.
@@ -256,11 +258,15 @@ func (l *metricsLog) add(m Metrics) error {
 	return errors.Join(l.f.add(append(sealed(line), '\n')), l.events.add(m.Step, curves...))
 }
 
-// validated records a validation loss, bits per byte unless they are 0, for texts with labels the accuracy, and, for pairs, rewards.
-func (l *metricsLog) validated(step int, loss, bitsPerByte float64, accuracy *float64, rewards *Rewards) error {
+// validated records a validation loss, bits per byte unless they are 0, for texts with labels the accuracy, for those with values
+// how close they are, and, for pairs, rewards.
+func (l *metricsLog) validated(step int, loss, bitsPerByte float64, accuracy *float64, fit *folder.Closeness, rewards *Rewards) error {
 	curves := []scalar{{"val/loss", loss}}
 	if accuracy != nil {
 		curves = append(curves, scalar{"val/accuracy", *accuracy})
+	}
+	if fit != nil {
+		curves = append(curves, scalar{"val/pearson", fit.Pearson}, scalar{"val/r2", fit.R2})
 	}
 	if bitsPerByte > 0 {
 		curves = append(curves, scalar{"val/bits_per_byte", bitsPerByte})

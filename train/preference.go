@@ -129,7 +129,8 @@ func (t batched) notFinite(w data.Windows, numbers []int64, document int, x floa
 type pairs struct {
 	begins    []int     // positions of their first tokens; of pairs, of chosen and rejected documents alternately
 	reference []float32 // by token: what is subtracted from the log-probability of each document, at its first token
-	labels    []float32 // by token, of single answers: see graph.Preference
+	verdicts  []float32 // by token, of single answers: see graph.Preference
+	values    []float32 // by token, of texts that have one: see data.Windows.Values
 	kl        float64   // which is in reference, of single answers
 	good      []bool
 	list      []float32 // of ratios
@@ -138,7 +139,7 @@ type pairs struct {
 // clear removes all documents from a batch of tokens.
 func (p *pairs) clear(tokens int) {
 	p.begins, p.kl = p.begins[:0], 0
-	for _, list := range []*[]float32{&p.reference, &p.labels} {
+	for _, list := range []*[]float32{&p.reference, &p.verdicts} {
 		*list = slices.Grow((*list)[:0], tokens)[:tokens]
 		clear(*list)
 	}
@@ -153,8 +154,15 @@ func (t batched) fill(w data.Windows, numbers []int64, known []float32) {
 	t.pair(w, numbers, known)
 }
 
-// pair records the documents of windows that are the rows of the batch, as fill does. Without preferences it does nothing.
+// pair records the documents of windows that are the rows of the batch, as fill does, or their values. Without either it does nothing.
 func (t batched) pair(w data.Windows, numbers []int64, known []float32) {
+	if n := t.Setup.Spec.SequenceLength; t.Setup.Spec.Regresses() {
+		values := slices.Grow(t.pairs.values[:0], len(t.batch.Tokens))[:len(t.batch.Tokens)]
+		for row, i := range numbers {
+			w.Values(values[row*n:][:n], i)
+		}
+		t.pairs.values = values
+	}
 	if !t.Setup.preferring() {
 		return
 	}
@@ -181,9 +189,9 @@ func (t *Run) row(r int) []int32 {
 // evaluate computes the loss of the first rows of the batch and counts their targets; the other rows have none.
 func (t *Run) evaluate(ctx context.Context, rows int) (out session.Outcome, targets int, err error) {
 	spec := t.Setup.Spec
-	sc := session.Scalars{Targets: t.split(rows), Beta1: spec.Beta1, Beta2: spec.Beta2}
+	sc := session.Scalars{Targets: t.split(rows), Beta1: spec.Beta1, Beta2: spec.Beta2, Values: t.pairs.values}
 	if t.Setup.preferring() {
-		sc.Reference, sc.Labels = t.pairs.reference, t.pairs.labels
+		sc.Reference, sc.Verdicts = t.pairs.reference, t.pairs.verdicts
 	}
 	out, err = t.Session.Step(ctx, evaluating, session.Batch(t.batch), sc)
 	return out, sc.Targets, err

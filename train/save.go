@@ -468,7 +468,7 @@ func (t *Run) files() (map[string][]byte, error) {
 func (t *Run) Summary() Summary {
 	s := Summary{Steps: t.Step, Skipped: t.guard.Skipped, Checkpoint: t.saved}
 	if !math.IsNaN(t.ValLoss) {
-		s.ValLoss, s.BitsPerByte, s.ValAccuracy, s.ValRewards = t.ValLoss, t.bitsPerByte, t.accuracy, t.rewards
+		s.ValLoss, s.BitsPerByte, s.ValAccuracy, s.ValFit, s.ValRewards = t.ValLoss, t.bitsPerByte, t.accuracy, t.fit, t.rewards
 	}
 	if t.Best != nil {
 		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Spec.Out, checkpoint.Folder(t.Best.Step))}

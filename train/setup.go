@@ -155,8 +155,8 @@ func (s *Setup) Reading() string {
 		text += fmt.Sprintf("; texts to train on: %s; to validate with: %s; in %d and %d windows, of which %.0f %% is padding",
 			s.labelled(s.Train), s.labelled(s.Held), s.Train.Count(), s.Held.Count(), empty)
 	case spec.Unpaired():
-		good, bad := s.Train.Labelled()
-		heldGood, heldBad := s.Held.Labelled()
+		good, bad := s.Train.Verdicts()
+		heldGood, heldBad := s.Held.Verdicts()
 		text += fmt.Sprintf("; %d good and %d bad answers to train on, %d and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
 			good, bad, heldGood, heldBad, s.Train.Count(), s.Held.Count(), empty)
 	case spec.Preference.Beta > 0:

@@ -90,7 +90,7 @@ func TestTensorBoard(t *testing.T) {
 	log, _, err := openMetrics(dir, 0)
 	check(t, err)
 	check(t, log.add(Metrics{Step: 1, Loss: 3.5, LearningRate: 1e-3, GradNorm: 2, Rate: 1e4, MFU: 0.5, StepSeconds: 0.25}))
-	check(t, log.validated(1, 3.25, 0, nil, nil))
+	check(t, log.validated(1, 3.25, 0, nil, nil, nil))
 	check(t, log.add(Metrics{Step: 300, Loss: 2.5, SkippedSteps: 2}))
 	check(t, log.close())
 	list, err := filepath.Glob(dir + "/events.out.tfevents.*")

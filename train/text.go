@@ -64,7 +64,7 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 		t.Notes = append(t.Notes, s.Corpus.Notes()...)
 	}
 	opt := func(what string) data.Options {
-		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField, Labels: spec.Unpaired(), Classes: classes(spec),
+		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField, Verdicts: spec.Unpaired(), Labels: rowLabels(spec),
 			Progress: func(done, total int64) { progress(what, done, total) }}
 	}
 	var err error
@@ -99,8 +99,8 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 	return t, nil
 }
 
-// classes returns the names of the labels that rows have.
-func classes(spec *job.Spec) []string {
+// rowLabels returns the names of the labels that rows have.
+func rowLabels(spec *job.Spec) []string {
 	if spec.Classifies() {
 		return spec.Labels
 	}
@@ -217,7 +217,7 @@ func (t *Text) Len() (n int64) {
 func (t *Text) hash(spec *job.Spec) string {
 	h := sha256.New()
 	for _, s := range t.all() {
-		if stats := s.Tokens.Stats(); s == t.Validation && (stats.Pairs()+stats.Labels() == 0 || spec.Classifies()) {
+		if stats := s.Tokens.Stats(); s == t.Validation && (stats.Pairs()+stats.Tagged() == 0 || spec.Classifies()) {
 			continue
 		}
 		sum := s.Tokens.Hash()
@@ -330,7 +330,9 @@ func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 	var err error
 	switch pairs := t.Stats().Pairs(); {
 	case spec.Classifies():
-		s.windows, s.packing, err = t.Labelled(r, spec.SequenceLength)
+		if s.windows, s.packing, err = t.Labelled(r, spec.SequenceLength); spec.Regresses() {
+			s.windows = s.windows.Scored()
+		}
 	case spec.Unpaired():
 		s.windows, s.packing, err = t.Examples(r, spec.SequenceLength, spec.Mismatched())
 	case spec.Preference.Beta > 0:

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
@@ -94,8 +95,9 @@ type Run struct {
 	drawn     []int64   // windows of the batch
 	rewards   *Rewards  // of the latest validation on pairs
 
-	bitsPerByte float64  // of the latest validation on text; 0: none
-	accuracy    *float64 // of the latest validation on texts with labels; nil: none
+	bitsPerByte float64           // of the latest validation on text; 0: none
+	accuracy    *float64          // of the latest validation on texts with labels; nil: none
+	fit         *folder.Closeness // likewise, with values
 }
 
 // Open locks the run's folder and opens the session. programs are those of
@@ -286,7 +288,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 				return err
 			}
 			if !math.IsNaN(t.ValLoss) {
-				m.ValLoss, m.BitsPerByte, m.ValAccuracy, m.ValRewards = t.ValLoss, t.bitsPerByte, t.accuracy, t.rewards
+				m.ValLoss, m.BitsPerByte, m.ValAccuracy, m.ValFit, m.ValRewards = t.ValLoss, t.bitsPerByte, t.accuracy, t.fit, t.rewards
 			}
 		}
 		t.alarms.add(t, &m, o)
@@ -424,18 +426,19 @@ func surprise(measured, predicted float64) string {
 
 // Summary is what a run adds to the plan's report.
 type Summary struct {
-	Steps           int            `json:"steps"`
-	TrainLoss       float64        `json:"train_loss"`
-	ValLoss         float64        `json:"val_loss,omitempty"` // absent before the first validation
-	BitsPerByte     float64        `json:"val_bits_per_byte,omitempty"`
-	ValAccuracy     *float64       `json:"val_accuracy,omitempty"` // share of the texts with labels whose label is guessed
-	ValRewards      *Rewards       `json:"val_rewards,omitempty"`  // of pairs
-	MeasuredSeconds float64        `json:"measured_step_seconds"`  // median
-	MeasuredPeaks   search.PerTier `json:"measured_peaks"`
-	MeasuredBytes   search.Traffic `json:"measured_bytes"`          // per step
-	Skipped         int            `json:"skipped_steps,omitempty"` // see guard
-	Checkpoint      string         `json:"checkpoint"`
-	Best            *Best          `json:"best,omitempty"` // with keep_best
+	Steps           int               `json:"steps"`
+	TrainLoss       float64           `json:"train_loss"`
+	ValLoss         float64           `json:"val_loss,omitempty"` // absent before the first validation
+	BitsPerByte     float64           `json:"val_bits_per_byte,omitempty"`
+	ValAccuracy     *float64          `json:"val_accuracy,omitempty"` // share of the texts with labels whose label is guessed
+	ValFit          *folder.Closeness `json:"val_fit,omitempty"`      // of texts with values
+	ValRewards      *Rewards          `json:"val_rewards,omitempty"`  // of pairs
+	MeasuredSeconds float64           `json:"measured_step_seconds"`  // median
+	MeasuredPeaks   search.PerTier    `json:"measured_peaks"`
+	MeasuredBytes   search.Traffic    `json:"measured_bytes"`          // per step
+	Skipped         int               `json:"skipped_steps,omitempty"` // see guard
+	Checkpoint      string            `json:"checkpoint"`
+	Best            *Best             `json:"best,omitempty"` // with keep_best
 }
 
 // Best is the checkpoint with the least validation loss.
@@ -457,7 +460,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	}
 	rate := t.timing.rate(spec, t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.carried.Updates + t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
-		Bound: t.guard.bound(spec.SkipSpikes)}
+		Bound: t.guard.bound(spec.SkipSpikes), Values: t.pairs.values}
 	began := clock.Now()
 	var out session.Outcome
 	if t.Setup.Spec.Unpaired() {
@@ -467,7 +470,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	}
 	if err == nil {
 		if t.Setup.preferring() {
-			scalars.Reference, scalars.Labels = t.pairs.reference, t.pairs.labels
+			scalars.Reference, scalars.Verdicts = t.pairs.reference, t.pairs.verdicts
 		}
 		if scalars.Teacher, err = t.teacher.hear(t.drawn); err != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))

@@ -24,8 +24,8 @@ func (t batched) estimate(ctx context.Context, mismatched data.Windows, numbers 
 	return max(kl/float64(max(len(list), 1)), 0), err
 }
 
-// label adds to a batch of answers, which fill has made of windows, their labels and kl.
-func (t batched) label(w data.Windows, numbers []int64, kl float64) {
+// judge adds to a batch of answers, which fill has made of windows, their verdicts and kl.
+func (t batched) judge(w data.Windows, numbers []int64, kl float64) {
 	p, weights := &t.pairs, t.Setup.Spec.Preference
 	p.kl, p.good = kl, p.good[:0]
 	for _, i := range numbers {
@@ -33,13 +33,13 @@ func (t batched) label(w data.Windows, numbers []int64, kl float64) {
 	}
 	for k, at := range p.begins {
 		p.reference[at] = float32(float64(p.reference[at]) + kl)
-		if p.labels[at] = float32(weights.DesirableWeight); !p.good[k] {
-			p.labels[at] = -float32(weights.UndesirableWeight)
+		if p.verdicts[at] = float32(weights.DesirableWeight); !p.good[k] {
+			p.verdicts[at] = -float32(weights.UndesirableWeight)
 		}
 	}
 }
 
-// prepare makes windows, of text to train on or of held text, the batch: with what the reference has of them, and labels.
+// prepare makes windows, of text to train on or of held text, the batch: with what the reference has of them, and verdicts.
 func (t batched) prepare(ctx context.Context, numbers []int64, held bool) error {
 	s, r, kl := t.Setup, &t.reference, 0.0
 	w, known, mismatched, others := s.Train, r.train, s.mismatched.train, r.mismatched.train
@@ -54,7 +54,7 @@ func (t batched) prepare(ctx context.Context, numbers []int64, held bool) error 
 	}
 	t.fill(w, numbers, known)
 	if s.Spec.Unpaired() {
-		t.label(w, numbers, kl)
+		t.judge(w, numbers, kl)
 	}
 	return nil
 }

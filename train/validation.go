@@ -41,6 +41,9 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 	if t.accuracy != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, accuracy %.1f %%", t.Step, loss, 100**t.accuracy)
 	}
+	if t.fit != nil {
+		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.fit)
+	}
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}
@@ -49,7 +52,7 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 		text += ", the best so far"
 	}
 	o.Event(text)
-	return better, t.endures.logged(t, t.log.validated(t.Step, loss, t.bitsPerByte, t.accuracy, t.rewards), o)
+	return better, t.endures.logged(t, t.log.validated(t.Step, loss, t.bitsPerByte, t.accuracy, t.fit, t.rewards), o)
 }
 
 // Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
@@ -61,11 +64,12 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	spec := t.Setup.Spec
-	t.ValLoss, t.bitsPerByte, t.accuracy = math.NaN(), 0, nil
+	t.ValLoss, t.bitsPerByte, t.accuracy, t.fit = math.NaN(), 0, nil, nil
 	held := validation{t}
 	windows := held.windows()
 	var sum float64
 	var rewards Rewards
+	var fit folder.Fit
 	all, bytes, correct := 0, int64(0), 0
 	for first := int64(0); first < windows; first += int64(spec.GlobalBatch) {
 		if t.Setup.stopping(ctx) {
@@ -78,11 +82,9 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		sum += out.Loss * float64(targets)
 		all += targets
 		if t.Setup.Spec.Classifies() {
-			n, err := t.correct()
-			if err != nil {
+			if err := t.guess(&correct, &fit); err != nil {
 				return 0, err
 			}
-			correct += n
 		} else {
 			bytes += t.Setup.Tokenizer.Bytes(t.batch.Targets)
 		}
@@ -99,6 +101,8 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	}
 	t.ValLoss = loss
 	switch share := float64(correct) / float64(all); {
+	case t.Setup.Spec.Regresses():
+		t.fit = fit.Closeness()
 	case t.Setup.Spec.Classifies():
 		t.accuracy = &share
 	case t.Setup.preferring():

@@ -264,7 +264,7 @@ func (d *division) result(n *graph.Node) (holding, error) {
 	case graph.LossPart:
 		return term, d.must(n, graph.LossPartLogits, own)
 	case graph.CrossEntropy:
-		if len(n.Args) > graph.CrossEntropyParts {
+		if len(n.Args) > graph.CrossEntropyParts && n.Args[graph.CrossEntropyParts].Value >= 0 {
 			return same, cmp.Or(d.must(n, graph.CrossEntropyParts, same), d.must(n, graph.CrossEntropyLogits, own))
 		}
 	case graph.RouteBwd:

@@ -98,9 +98,12 @@ func (v *dataCmd) Run(c *cli.Context) error {
 	r.Entropy = data.Entropy(all...)
 	for i := range min(int64(v.Sample), first.Len()) {
 		token := first.At(i)
-		if label, is := data.LabelOf(token); is {
+		if label, is := data.TagOf(token); is {
 			name := fmt.Sprintf("label %d", label)
-			if spec.Classifies() {
+			switch {
+			case spec.Regresses():
+				name = "half of a value"
+			case spec.Classifies():
 				name = "label " + spec.Labels[label]
 			}
 			r.Sample = append(r.Sample, piece{int32(label), name, false})
@@ -146,7 +149,7 @@ func (r *dataReport) print(c *cli.Context, text *train.Text) {
 		return
 	}
 	fmt.Fprintf(c.Stdout, "\nthe first %d tokens", len(r.Sample))
-	if r.Formats.Prompts()+r.Formats.Conversations()+r.Formats.Pairs()+r.Formats.Labels() > 0 {
+	if r.Formats.Prompts()+r.Formats.Conversations()+r.Formats.Pairs()+r.Formats.Tagged() > 0 {
 		fmt.Fprint(c.Stdout, ", (given) or [learnt]")
 	}
 	fmt.Fprintln(c.Stdout, ":")

@@ -120,9 +120,10 @@ func (v *evalCmd) Run(c *cli.Context) error {
 
 // labelReport is evalReport of a model that chooses among labels.
 type labelReport struct {
-	Loss     float64 `json:"loss"`     // nats per text
-	Accuracy float64 `json:"accuracy"` // share of the texts whose label is guessed
-	Texts    int     `json:"texts"`
+	Loss              float64  `json:"loss"`               // nats per text, or of values the mean squared error
+	Accuracy          *float64 `json:"accuracy,omitempty"` // share of the texts whose label is guessed
+	*folder.Closeness          // of values
+	Texts             int      `json:"texts"`
 	folder.Footprint
 }
 
@@ -137,11 +138,18 @@ func (v *evalCmd) guess(ctx stdctx.Context, c *cli.Context, f *folder.Folder) er
 	if err != nil {
 		return explained(c, err)
 	}
-	r := labelReport{g.Loss, g.Accuracy, g.Texts, g.Footprint}
-	if c.JSON {
-		return c.Print(r)
+	r := labelReport{g.Loss, &g.Accuracy, g.Fit, g.Texts, g.Footprint}
+	if g.Fit != nil {
+		r.Accuracy = nil
 	}
-	c.Textf("loss %s nats per text, accuracy %.1f %%, over %d texts\n", stat.Number(r.Loss, 6), 100*r.Accuracy, r.Texts)
+	switch {
+	case c.JSON:
+		return c.Print(r)
+	case g.Fit != nil:
+		c.Textf("mean squared error %s, %s, over %d texts\n", stat.Number(r.Loss, 6), g.Fit, r.Texts)
+		return nil
+	}
+	c.Textf("loss %s nats per text, accuracy %.1f %%, over %d texts\n", stat.Number(r.Loss, 6), 100*g.Accuracy, r.Texts)
 	return nil
 }
 

@@ -134,6 +134,97 @@ func TestLabels(t *testing.T) {
 	call(append(args, "out="+dir+"/h", "model="+adapted.Checkpoint, "max_steps=1", "--json")...).must(t, 0, "starting from the adapter").into(t, &second)
 }
 
+// weighed writes texts about metals, each with how heavy it is.
+func weighed(t *testing.T, path string) string {
+	t.Helper()
+	metals, density := []string{"gold", "iron", "copper", "silver"}, []float64{1.93, 0.787, 0.896, 1.049}
+	r := rand.New(rand.NewPCG(8, 9))
+	var b strings.Builder
+	for range 160 {
+		k := r.IntN(4)
+		fmt.Fprintf(&b, "{\"text\": \"%s%s\", \"label\": %v}\n", strings.Repeat("a piece of ", r.IntN(3)), metals[k], density[k])
+	}
+	check(t, os.WriteFile(path, []byte(b.String()), 0o644))
+	return path
+}
+
+// TestRegression: a run learns a number of each text, from random weights, on from its own folder, and with adapters. In other memory, stopped and
+// resumed it is the same run; on two ranks, up to the order of sums. What it has written is evaluated as the run has it, and config.json
+// says what transformers' does.
+func TestRegression(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir, file := tiny(t, "max_steps: 60", "eval_batches: 100", "validation_fraction: 0.2", "eval_every: 5")
+	rows := weighed(t, dir+"/rows.jsonl")
+	args := []string{"train", file, "data=" + rows, "labels=weight", "learning_rate=0.02"}
+	var got trained
+	call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "texts to train on: 128 (weight from 0.787 to 1.93, mean 1.", "to validate with: 32 (weight").into(t, &got)
+	list := steps(t, dir+"/a")
+	if got.ValFit == nil || got.ValFit.R2 < 0.8 || got.ValFit.Pearson < 0.9 || got.ValAccuracy != nil || got.ValLoss > 0.05 || list[4].ValFit == nil {
+		t.Errorf("after the last step: mean squared error %v, %+v", got.ValLoss, got.ValFit)
+	}
+	again := append(args, "out="+dir+"/b", "save_every=20", "keep_checkpoints=9")
+	call(append(again, "limits.device=400KiB", "plan.weights=host", "plan.micro_batch=1", "plan.recompute=full")...).must(t, 0)
+	sameRun(t, dir+"/b", dir+"/a", 60)
+	for _, step := range []int{40, 60} {
+		check(t, os.RemoveAll(fmt.Sprintf("%s/b/checkpoint-%d", dir, step)))
+	}
+	call(again...).must(t, 0, "resuming "+dir+"/b/checkpoint-20")
+	sameRun(t, dir+"/b", dir+"/a", 60)
+	for k, more := range []string{"plan.pipeline=1", "plan={pipeline: 2, schedule: chimera}", "plan.sequence=2", "plan.tensor=2"} {
+		out := fmt.Sprintf("%s/%d", dir, k)
+		var ranks trained
+		call(append(args, "out="+out, "ranks=2", more, "--json")...).must(t, 0).into(t, &ranks)
+		for i, m := range steps(t, out)[:12] {
+			if x := list[i]; math.Abs(m.Loss-x.Loss) > 1e-3*max(1, x.Loss) {
+				t.Errorf("%s, step %d: %v, on one rank %v", more, i+1, m.Loss, x.Loss)
+			}
+		}
+		if ranks.ValFit == nil || math.Abs(ranks.ValFit.R2-got.ValFit.R2) > 0.04 {
+			t.Errorf("%s: %+v, on one rank %+v", more, ranks.ValFit, got.ValFit)
+		}
+	}
+	var config struct {
+		Architectures []string
+		Problem       string            `json:"problem_type"`
+		Names         map[string]string `json:"id2label"`
+	}
+	text, err := os.ReadFile(got.Checkpoint + "/config.json")
+	check(t, err)
+	check(t, json.Unmarshal(text, &config))
+	if config.Architectures[0] != "LlamaForSequenceClassification" || config.Problem != "regression" || len(config.Names) != 1 || config.Names["0"] != "weight" {
+		t.Errorf("%s", text)
+	}
+	var fitted struct {
+		Loss, Pearson, R2 float64
+		Texts             int
+	}
+	call("eval", got.Checkpoint, rows, "--batches", "1000", "--json").must(t, 0).into(t, &fitted)
+	call("eval", got.Checkpoint, rows, "--predictions", dir+"/said.jsonl").must(t, 0)
+	text, err = os.ReadFile(rows)
+	check(t, err)
+	said, off := predictions(t, dir+"/said.jsonl"), 0.0
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		var row struct{ Label float64 }
+		check(t, json.Unmarshal([]byte(line), &row))
+		off += (*said[i].Value - row.Label) * (*said[i].Value - row.Label) / 160
+	}
+	if fitted.Texts != 160 || len(said) != 160 || math.Abs(off-fitted.Loss) > 1e-5 || fitted.R2 < 0.8 {
+		t.Errorf("evaluated: %+v; by predictions %v", fitted, off)
+	}
+	call("train", file, "out="+dir+"/d", "model="+got.Checkpoint).must(t, 2, "gives each text a number, weight", "hint: set labels: [weight]")
+	call(append(args, "out="+dir+"/c", "model="+got.Checkpoint, "max_steps=1")...).must(t, 0, "starting from the weights in")
+	if first := steps(t, dir+"/c")[0].Loss; first > list[8].Loss {
+		t.Errorf("from its own folder, the first loss is %v", first)
+	}
+	var words, adapted trained
+	call("train", file, "out="+dir+"/words", "max_steps=2", "--json").must(t, 0).into(t, &words)
+	call(append(args, "out="+dir+"/g", "model="+words.Checkpoint, "lora={rank: 2}", "--json")...).must(t, 0, "score.weight").into(t, &adapted)
+	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--json").must(t, 0).into(t, &fitted)
+	if fitted.Texts != 160 || fitted.Pearson < 0.5 {
+		t.Errorf("with adapters: %+v", fitted)
+	}
+}
+
 // predictions reads what eval has written.
 func predictions(t *testing.T, path string) (list []folder.Prediction) {
 	t.Helper()
@@ -155,7 +246,8 @@ func TestLabelsErrors(t *testing.T) {
 		args  []string
 		wants []string
 	}{
-		{[]string{rows, "labels=1"}, []string{"labels", "a regression", "hint: "}},
+		{[]string{rows, "labels=1"}, []string{"data", "but with one label (LABEL_0) each row has a number", "hint: "}},
+		{[]string{rows, "labels=0"}, []string{"labels", "there are 0", "hint: "}},
 		{[]string{rows, "labels=[]"}, []string{"labels", "there are none", "hint: "}},
 		{[]string{rows, "labels=[0, 1, 3]"}, []string{"labels", "is a number, but labels have numbers from 0, and this is 2", "hint: "}},
 		{[]string{rows, "labels={a: b}"}, []string{"labels", "expected a name or a list of names", "hint: write a, or [a, b]"}},

@@ -182,6 +182,8 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 			meaning = " (0.6931 is indifference)"
 		}
 		c.Textf("\nvalidation loss %.4f%s, %s, rewards %.4f of %s and %.4f of %s\n", s.ValLoss, meaning, r.Text(), r.Chosen, liked, r.Rejected, disliked)
+	case s.ValFit != nil:
+		c.Textf("\nmean squared error %.4f, %s\n", s.ValLoss, s.ValFit)
 	case s.ValAccuracy != nil:
 		c.Textf("\nvalidation loss %.4f nats per text, accuracy %.1f %%\n", s.ValLoss, 100**s.ValAccuracy)
 	default:

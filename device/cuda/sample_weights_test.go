@@ -95,3 +95,20 @@ func (s *sample) packedMoments(rows, cols int, squares bool) {
 		copy(t.U8[r*t.Stride:], kernel.PackMoments(squares, values))
 	}
 }
+
+// oneLogit makes of a call of CrossEntropy, now and then, one whose loss is of one logit, or of a single logit with a value.
+func (s *sample) oneLogit() {
+	s.call.Attr.Score = s.call.Attr.Limit == 0 && s.call.Attr.First == 0 && s.IntN(4) == 0
+	if s.IntN(5) > 0 {
+		return
+	}
+	n := s.call.Args[graph.CrossEntropyLoss].Rows
+	s.call.Attr, s.call.Args = graph.Attr{Grad: s.call.Attr.Grad}, nil
+	s.f32(n, 1)
+	s.fill(s.float, n, 1, s.NormFloat64)
+	s.ints(n, -1, 1)
+	s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
+	s.absent()
+	s.absent()
+	s.f32(n, 1)
+}

@@ -33,6 +33,9 @@ func Amend(m *model.Model, text []byte) ([]byte, error) {
 			}
 		}
 		if model.Classifies(m) {
+			if string(whole["problem_type"]) == strconv.Quote(regression) {
+				delete(whole, "problem_type") // unless it still is one
+			}
 			writeLabels(m, func(key string, value any) {
 				text, err := json.Marshal(value)
 				if err != nil {

@@ -15,7 +15,8 @@ import (
 //
 //	{"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "good", "1": "bad"}, "label2id": {"good": 0, "bad": 1}, ...}
 //
-// Those of language models may have such names too, which say nothing.
+// With one label and "problem_type": "regression" its logit is a value of the text; other models with one label are reward models. Configurations of
+// language models may have such names too, which say nothing.
 
 // Classify makes a language model, or a model with as many labels, one that chooses among labels of these names.
 func Classify(m *model.Model, labels []string) error {
@@ -41,21 +42,33 @@ func shortList(names []string) string {
 }
 
 // readLabels makes a model that has been read one that chooses among labels, if it is one.
-func readLabels(c *config, m *model.Model) error {
+func readLabels(c *config, m *model.Model) (err error) {
 	var classes []string
 	c.get("architectures", &classes)
 	if c.err != nil || !slices.ContainsFunc(classes, func(name string) bool { return strings.HasSuffix(name, classifies) }) {
 		return c.err
 	}
+	problem := ""
+	c.get("problem_type", &problem)
+	defer func() { m.Regression = err == nil && problem == regression }()
 	names, n := map[string]string{}, 0
 	c.get("id2label", &names)
 	c.get("num_labels", &n)
 	if c.err != nil {
 		return c.err
 	}
+	const usual = 2 // of transformers
+	n = cmp.Or(len(names), n, usual)
+	switch problem {
+	case "", "single_label_classification":
+	case regression:
+		if n != 1 {
+			return fmt.Errorf("problem_type is %s, with %d values for each text; hint: only one value is built", problem, n)
+		}
+	default:
+		return fmt.Errorf("problem_type is %q, which is not built; hint: use a model that chooses one label (single_label_classification), or has one value (%s)", problem, regression)
+	}
 	if len(names) == 0 {
-		const usual = 2 // of transformers
-		n = cmp.Or(n, usual)
 		if n < 1 || n > model.MostLabels {
 			return fmt.Errorf("num_labels is %d; hint: it must be from 1 to %d", n, model.MostLabels)
 		}
@@ -72,6 +85,9 @@ func readLabels(c *config, m *model.Model) error {
 	return Classify(m, labels)
 }
 
+// regression is the problem_type of a model whose logit is a value.
+const regression = "regression"
+
 // classifies is how names of classes end whose models choose among labels.
 const classifies = "ForSequenceClassification"
 
@@ -84,6 +100,9 @@ func writeLabels(m *model.Model, set func(key string, value any)) {
 	set("architectures", []string{find(m.Family.Name).classifier})
 	set("id2label", names)
 	set("label2id", numbers)
+	if m.Regression {
+		set("problem_type", regression)
+	}
 }
 
 // Padded names in a config.json the token that texts are padded with, unless it names one: without, transformers refuses batches of texts,

@@ -1,8 +1,9 @@
-// loss logits targets scalars weights parts. A block computes one row in two passes: the maximum together
+// loss logits targets scalars weights parts values. A block computes one row in two passes: the maximum together
 // with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
 // row's weight if n[3] and, with parts, where a row of logits is part of a row, that begins with column first, the first pass is known: each
 // pair of columns of parts has the logarithm of the sum of a part, and the target's logit or 0. loss_part is the first pass that finds these
-// for its part, the n[4]-th: parts logits targets. If n[5], a row's loss is minus the target's logit instead. And if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
+// for its part, the n[4]-th: parts logits targets. If n[5], a row's loss is minus the target's logit instead. With values, the seventh operand, it is
+// the square of what its only logit is off. And if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
 // The first n[2] packs are copied to shared memory, which both passes read: the rows of all SMs
 // together may not fit the L2 cache. Each thread always has the copies of several packs on their way.
 //
@@ -102,6 +103,13 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
       sweep<true>(row, n, kept, 0, [](auto& x, int) {
         for (float& v : x) v = 0;
       });
+    return;
+  }
+  if (a.t[6].p) {
+    if (threadIdx.x > 0) return;
+    float off = get(row[0]) - *at<float>(a.t[6], r, 0), x[1] = {2 * off * at<float>(a.t[3], 0, 0)[a.n[1]]};
+    *loss = off * off;
+    if (a.n[0]) store(row, x);
     return;
   }
   if (a.n[5]) { // rows have hardly more than one logit

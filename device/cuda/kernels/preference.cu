@@ -1,4 +1,4 @@
-// loss ratios weights nll reference targets starts labels. A block per sequence goes through its pairs, or with labels through its
+// loss ratios weights nll reference targets starts verdicts. A block per sequence goes through its pairs, or with verdicts through its
 // documents, and sums in float64, in an order that does not depend on where in the sequence these are. f: beta, margin; n: the number
 // of the loss, whether it averages log-probabilities over tokens, and whether it is one of single documents.
 
@@ -28,11 +28,11 @@ __device__ float lossOf(const Args& a, float c, float r, float& byC, float& byR)
   return loss;
 }
 
-// labelLoss returns the loss of a document's ratio, and sets minus its derivative. label is its weight, or minus it if it is undesirable.
-__device__ float labelLoss(float beta, float ratio, float label, float& by) {
-  float s = 1 / (1 + expf(label < 0 ? -beta * ratio : beta * ratio));
-  by = label * beta * s * (1 - s);
-  return fabsf(label) * s;
+// verdictLoss returns the loss of a document's ratio, and sets minus its derivative. verdict is its weight, or minus it if it is undesirable.
+__device__ float verdictLoss(float beta, float ratio, float verdict, float& by) {
+  float s = 1 / (1 + expf(verdict < 0 ? -beta * ratio : beta * ratio));
+  by = verdict * beta * s * (1 - s);
+  return fabsf(verdict) * s;
 }
 
 // documentEnd returns the row after the document of a row of the sequence, at most the one after the sequence.
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256) preference(const __grid_consta
       float ratio = (float)(one / n), against = (float)(other / k), byC, byR = 0, loss;
       ratio -= *at<float>(a.t[4], first + chosen, 0);
       if (a.n[2]) {
-        loss = labelLoss(a.f[0], ratio, *at<float>(a.t[7], first + chosen, 0), byC);
+        loss = verdictLoss(a.f[0], ratio, *at<float>(a.t[7], first + chosen, 0), byC);
       } else {
         against -= *at<float>(a.t[4], first + rejected, 0);
         loss = lossOf(a, ratio, against, byC, byR);
