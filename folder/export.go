@@ -37,7 +37,7 @@ func Export(ctx context.Context, from, to string, as safetensors.DType, progress
 	if _, err := os.Lstat(to); err == nil { // a link to nothing, too
 		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
 	}
-	f, err := Open(from)
+	f, err := OpenAny(from)
 	if err != nil {
 		return err
 	}
@@ -103,6 +103,11 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 			return err
 		}
 	}
+	if model.Classifies(f.Model) {
+		if err := f.labelFiles(files); err != nil {
+			return err
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if err := checkpoint.CreateFile(create, name, files[name]); err != nil {
 			return err
@@ -124,6 +129,21 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 		}
 	}
 	return safetensors.WriteSet(create, "model", ShardBytes, map[string]string{"format": "pt"}, list)
+}
+
+// labelFiles changes files to those of a model with labels, if they are those of the language model that an adapter with labels was made of.
+func (f *Folder) labelFiles(files map[string][]byte) error {
+	delete(files, "generation_config.json")
+	tokenizer, err := f.Tokenizer()
+	if err != nil {
+		return err
+	}
+	text, err := family.Labelled(f.Model, files["config.json"])
+	if end, ok := tokenizer.EndOfText(); err == nil && ok {
+		text, err = family.Padded(text, end)
+	}
+	files["config.json"] = text
+	return err
 }
 
 // parted returns the folder as it is merged: if the head is the embedding and one of the two has an adapter, they become two matrices.
@@ -172,7 +192,7 @@ func newMerger(f *Folder) (*merger, error) {
 			switch {
 			case ok:
 				m.parts[info.Name] = part{p, t}
-			case p.Source != "":
+			case p.Source != "" || model.Classifies(f.Model) && p.Name == f.Model.HeadName():
 				m.added = append(m.added, part{p, t})
 			default:
 				return nil, fmt.Errorf("%s: %s is not stored as plain numbers, so the adapter cannot be merged into it; hint: use a folder of the model in bf16", f.base, t.Name)
@@ -192,7 +212,7 @@ func newMerger(f *Folder) (*merger, error) {
 func (m *merger) tensors(as safetensors.DType) (list []safetensors.Tensor) {
 	scales := inFP8(m.weights.Base)
 	for _, info := range m.weights.Base.Tensors() {
-		if scales[info.Name] {
+		if scales[info.Name] || model.Classifies(m.Model) && slices.Contains(model.WordHead(m.Model), info.Name) {
 			continue
 		}
 		written := info
@@ -214,7 +234,10 @@ func (m *merger) tensors(as safetensors.DType) (list []safetensors.Tensor) {
 		}})
 	}
 	for _, p := range m.added {
-		source, _ := lookup(m.weights.Base, p.Original().Tensors()[0])
+		source, ok := lookup(m.weights.Base, p.Original().Tensors()[0])
+		if !ok { // a head with labels, of a language model
+			source, _ = lookup(m.weights.Base, m.Model.Params()[0].Tensors()[0])
+		}
 		info := safetensors.Info{Name: p.tensor.Name, DType: source.DType, Shape: p.tensor.Shape}
 		if as != "" {
 			info.DType = as

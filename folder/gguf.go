@@ -60,11 +60,14 @@ var ggufSplits = map[bpe.Pattern]string{bpe.PatternGPT2: "gpt-2", bpe.PatternLla
 // WriteGGUF writes a model folder, with an adapter merged into its model, as one file for llama.cpp: weights, tokenizer and chat
 // template. How matrices are stored, ggufType says; vectors stay in fp32, as llama.cpp wants them.
 func WriteGGUF(ctx context.Context, from string, w io.Writer, as gguf.Type, progress Progress) error {
-	f, err := Open(from)
+	f, err := OpenAny(from)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	if model.Classifies(f.Model) {
+		return misuse{fmt.Errorf("%s has a head with labels (%s), which files for llama.cpp written here cannot have; hint: leave out --gguf, which writes a folder for transformers", from, strings.Join(f.Model.Labels[:min(len(f.Model.Labels), 5)], ", "))}
+	}
 	if err := f.roomToExport(); err != nil {
 		return err
 	}

@@ -131,6 +131,20 @@ func TestLabels(t *testing.T) {
 	call(append(args, "out="+dir+"/j", "max_steps=1", strings.TrimSuffix(names, "]")+", a, b, c, d, e, f, g, h, i]")...).must(t, 0, "has the labels a, b, c, d, e, f, g, h, ...\n")
 	var first, second train.Summary
 	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &first)
+	call("merge", adapted.Checkpoint, dir+"/merged").must(t, 0)
+	call("eval", adapted.Checkpoint, rows, "--predictions", dir+"/said.jsonl", "--sequence", "32").must(t, 0)
+	call("eval", dir+"/merged", rows, "--predictions", dir+"/merged.jsonl", "--sequence", "32").must(t, 0)
+	for i, p := range predictions(t, dir+"/merged.jsonl") {
+		if q := predictions(t, dir+"/said.jsonl")[i]; p.Label != q.Label || math.Abs(p.Probability-q.Probability) > 1e-5 {
+			t.Errorf("row %d: %+v, before merging %+v", i, p, q)
+		}
+	}
+	call("export", adapted.Checkpoint, dir+"/m.gguf", "--gguf", "f32").must(t, 2, "has a head with labels (yellow, grey, red, white)", "hint: leave out --gguf")
+	call("export", got.Checkpoint, dir+"/half", "--precision", "bf16").must(t, 0)
+	call("eval", dir+"/half", rows, "--batches", "1000", "--sequence", "32", "--json").must(t, 0).into(t, &guessed)
+	if guessed.Accuracy < 0.9 {
+		t.Errorf("exported in bf16: %+v", guessed)
+	}
 	call(append(args, "out="+dir+"/h", "model="+adapted.Checkpoint, "max_steps=1", "--json")...).must(t, 0, "starting from the adapter").into(t, &second)
 }
 
@@ -222,6 +236,12 @@ func TestRegression(t *testing.T) {
 	call("eval", adapted.Checkpoint, rows, "--batches", "1000", "--json").must(t, 0).into(t, &fitted)
 	if fitted.Texts != 160 || fitted.Pearson < 0.5 {
 		t.Errorf("with adapters: %+v", fitted)
+	}
+	before := fitted.Loss
+	call("merge", adapted.Checkpoint, dir+"/merged").must(t, 0)
+	call("eval", dir+"/merged", rows, "--batches", "1000", "--json").must(t, 0).into(t, &fitted)
+	if math.Abs(fitted.Loss-before) > 1e-5 {
+		t.Errorf("merged: %+v, before %v", fitted, before)
 	}
 }
 

@@ -33,17 +33,8 @@ func Amend(m *model.Model, text []byte) ([]byte, error) {
 			}
 		}
 		if model.Classifies(m) {
-			if string(whole["problem_type"]) == strconv.Quote(regression) {
-				delete(whole, "problem_type") // unless it still is one
-			}
-			writeLabels(m, func(key string, value any) {
-				text, err := json.Marshal(value)
-				if err != nil {
-					panic("family: config.json: " + err.Error()) // names and numbers only
-				}
-				whole[key], changed = text, true
-			})
-			delete(whole, "num_labels") // as many as there are names
+			label(m, whole)
+			changed = true
 		}
 		if key := find(m.Family.Name).keyOf(m, &m.MaxPositions); m.Rotary() { // with learned positions the table already has that many rows
 			if _, ok := part[key]; !ok {
@@ -55,6 +46,29 @@ func Amend(m *model.Model, text []byte) ([]byte, error) {
 			err = explainLongRope(m, part)
 		}
 		return changed, err
+	})
+}
+
+// label says that a model chooses among labels, or has a value.
+func label(m *model.Model, whole keys) {
+	if string(whole["problem_type"]) == strconv.Quote(regression) {
+		delete(whole, "problem_type") // unless it still is one
+	}
+	writeLabels(m, func(key string, value any) {
+		text, err := json.Marshal(value)
+		if err != nil {
+			panic("family: config.json: " + err.Error()) // names and numbers only
+		}
+		whole[key] = text
+	})
+	delete(whole, "num_labels") // as many as there are names
+}
+
+// Labelled updates a config.json to that of a model with labels.
+func Labelled(m *model.Model, text []byte) ([]byte, error) {
+	return edit(text, func(whole, _ keys) (bool, error) {
+		label(m, whole)
+		return true, nil
 	})
 }
 
