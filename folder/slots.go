@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -24,13 +25,14 @@ import (
 //
 // Long prompts are read by programs of their own, in blocks, as in Generator. What a sequence gets depends on its own
 // tokens only, bit for bit: operators compute rows independently, and attention sums over a sequence's own keys in the order
-// of their positions.
+// of their positions. Layers that hand states from token to token have a state of each slot, which a token at position 0 begins anew.
 type Slots struct {
 	Context   int // tokens of a sequence
 	Sequences int
 	Vocab     int
 
 	session *session.Session
+	once    bool  // tokens are read once: see model.Remembers
 	blocks  []int // tokens of programs that read prompts, descending
 	rows    []int // tokens of programs that compute logits, ascending
 	reads   []int // programs by index in blocks
@@ -50,7 +52,7 @@ type Placed struct {
 // given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *search.Misfit if the device
 // has too little memory.
 func (f *Folder) OpenSlots(ctx context.Context, d *machine.Alone, context, sequences int, dtype graph.DType) (*Slots, error) {
-	s := &Slots{Context: context, Sequences: sequences, Vocab: f.Model.Vocab, logits: make([]float64, sequences*f.Model.Vocab)}
+	s := &Slots{Context: context, Sequences: sequences, Vocab: f.Model.Vocab, once: model.Remembers(f.Model), logits: make([]float64, sequences*f.Model.Vocab)}
 	blocks := usefulBlocks(context)
 	err := s.open(ctx, f, d, blocks, dtype)
 	if large := slices.IndexFunc(blocks, func(rows int) bool { return rows <= leastRows }); errors.Is(err, search.ErrDoesNotFit) && large > 0 {
@@ -152,7 +154,7 @@ func (s *Slots) read(ctx context.Context, slot int, prompt []int32, at int) (nex
 	if at >= last {
 		return at, nil
 	}
-	i := cheapest(s.blocks, at, last, false)
+	i := cheapest(s.blocks, at, last, s.once)
 	if i == len(s.blocks) {
 		return at, nil
 	}

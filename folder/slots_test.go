@@ -13,7 +13,6 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -88,12 +87,6 @@ func TestSlots(t *testing.T) {
 			check(t, err)
 			defer func() { check(t, g.Close()) }()
 			s, err := f.OpenSlots(t.Context(), unbounded(cpu.New(cpu.Options{})), length, sequences, dtype)
-			if model.Remembers(f.Model) { // not built
-				if err == nil || !strings.Contains(err.Error(), "; hint: generate one text at a time") {
-					t.Errorf("several texts with linear attention: %v", err)
-				}
-				return
-			}
 			check(t, err)
 			defer func() { check(t, s.Close()) }()
 			var now []*running
@@ -222,5 +215,40 @@ func slotsMemory(t *testing.T, f *Folder, row int) {
 	var misfit *search.Misfit
 	if _, err := open(6, caches[1]); !errors.As(err, &misfit) {
 		t.Errorf("in the memory of the caches alone: %v", err)
+	}
+}
+
+// TestSlotsStates: of layers that hand states from token to token, each slot has the states of all heads in fp32, and the inputs that a convolution
+// sees again, whatever the context.
+func TestSlotsStates(t *testing.T) {
+	for _, name := range []string{"qwen35-tiny", "granite-h-tiny", "lfm2-tiny"} {
+		f, err := Open("../testdata/torch/" + name)
+		check(t, err)
+		m, want := f.Model, 0
+		for l := range m.Layers {
+			switch {
+			case m.Delta.HasLayer(l):
+				want += m.Delta.Heads*m.Delta.KeyDim*m.Delta.ValueDim + (m.Delta.Taps-1)*m.Delta.Mixed()
+			case m.Mamba.HasLayer(l):
+				want += m.Mamba.Heads*m.Mamba.State*m.Mamba.HeadDim + (m.Mamba.Taps-1)*m.Mamba.Mixed()
+			case m.Conv.HasLayer(l):
+				want += (m.Conv.Taps - 1) * m.Width
+			}
+		}
+		for _, sequences := range []int{2, 6} {
+			s, err := f.OpenSlots(t.Context(), unbounded(cpu.New(cpu.Options{})), 16*sequences, sequences, graph.F32)
+			check(t, err)
+			var got int64
+			for _, b := range s.session.Program(0).Buffers {
+				if strings.HasSuffix(b.Name, ".state") || strings.HasSuffix(b.Name, ".past") {
+					got += b.Size
+				}
+			}
+			if want == 0 || got != int64(4*want*sequences) {
+				t.Errorf("%s: states of %d bytes, want %d times %d", name, got, sequences, 4*want)
+			}
+			check(t, s.Close())
+		}
+		check(t, f.Close())
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/model"
 )
 
 // Options say how a model is opened.
@@ -75,22 +74,8 @@ type rowResult struct {
 	err     error
 }
 
-// Open opens a model for batches: of one sequence, if its layers hand states from token to token. It has no part in the folder's closing.
+// Open opens a model for batches. It has no part in the folder's closing.
 func Open(ctx context.Context, f *folder.Folder, o Options) (*Batch, error) {
-	if model.Remembers(f.Model) {
-		b, err := open(f, o.Context, 1, 1, func() (slots, error) {
-			d, err := machine.OpenAlone(o.Device, 0, o.Limit)
-			if err != nil {
-				return nil, folder.Misuse(err)
-			}
-			g, err := f.Generator(ctx, d, o.Context, o.DType)
-			return single{g}, err
-		})
-		if err == nil {
-			b.Notes = append(b.Notes, "texts are generated one after the other: layers of "+f.Model.Family.Name+" hand states from token to token")
-		}
-		return b, err
-	}
 	return open(f, o.Context, o.Sequences, 1, func() (slots, error) {
 		d, err := machine.OpenAlone(o.Device, 0, o.Limit)
 		if err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/filelock"
 	"github.com/athanor-llm/athanor/internal/jsonkeys"
 	"github.com/athanor-llm/athanor/internal/suggest"
-	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -300,9 +299,6 @@ func (run *fileRun) options() Options {
 	o := run.Options
 	if o.Context = min(o.Context, run.folder.Model.MaxPositions); o.Context == 0 {
 		o.Context = run.longest
-	}
-	if model.Remembers(run.folder.Model) {
-		o.Sequences = 1
 	}
 	return o
 }

@@ -66,9 +66,6 @@ func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 	if err := check(m, n.Context, dtype); err != nil {
 		return nil, err
 	}
-	if model.Remembers(m) && n.Slots > 0 {
-		return nil, fmt.Errorf("several sequences cannot be generated together with %s, whose layers hand states from token to token; hint: generate one text at a time", m.Family)
-	}
 	if n.Rows < 1 || n.Rows > n.Context && (n.Slots == 0 || n.Reads) {
 		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", n.Rows, n.Context)
 	}

@@ -23,7 +23,7 @@ func shortConv(b *builder, name string, x Use, p *next, act model.Activation, bi
 	g, w, bias := b.g, p.param(), p.optional(biased)
 	y := b.tokens(name+".mixed", x.Hi-x.Lo, g.DType)
 	if g.Context > 0 {
-		past := b.value(Value{Name: name + ".past", Kind: Cache, DType: g.DType, Rows: g.Values[w.Value].Cols - 1, Cols: x.Hi - x.Lo})
+		past := b.value(Value{Name: name + ".past", Kind: Cache, DType: g.DType, Rows: (g.Values[w.Value].Cols - 1) * max(g.Slots, 1), Cols: x.Hi - x.Lo})
 		b.node(ShortConvAt, Attr{Act: act}, trimmed(b.all(y), b.all(past), x, w, b.all(g.Pos), bias)...)
 	} else {
 		b.node(ShortConv, Attr{Seq: g.Seq, Act: act}, trimmed(b.all(y), x, w, b.starts(), bias)...)

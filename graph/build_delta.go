@@ -66,7 +66,7 @@ func (b *builder) delta(name string, x int, p *next) int {
 	b.node(Decay, Attr{}, b.all(gates), Use{in, z, z + 2*d.Heads}, p.param(), p.param())
 	attr := Attr{Heads: d.Heads, KVHeads: d.Keys, HeadDim: d.KeyDim}
 	if g.Context > 0 {
-		state := b.value(Value{Name: name + ".state", Kind: Cache, DType: F32, Rows: d.Heads * d.KeyDim, Cols: d.ValueDim})
+		state := b.value(Value{Name: name + ".state", Kind: Cache, DType: F32, Rows: d.Heads * d.KeyDim * max(g.Slots, 1), Cols: d.ValueDim})
 		b.node(DeltaRuleAt, attr, b.all(o), b.all(state), b.all(qkv), b.all(gates), b.all(g.Pos))
 	} else {
 		attr.Seq = g.Seq

@@ -31,7 +31,7 @@ func mamba(b *builder, name string, x int, p *next) int {
 	b.node(TimeSteps, Attr{Least: d.Least, Limit: d.Most}, b.all(gates), Use{in, mixed, mixed + d.Heads}, p.param(), p.param())
 	attr, skip := Attr{Heads: d.Heads, KVHeads: d.Groups, HeadDim: d.State}, p.param()
 	if g.Context > 0 {
-		state := b.value(Value{Name: name + ".state", Kind: Cache, DType: F32, Rows: d.Heads * d.State, Cols: d.HeadDim})
+		state := b.value(Value{Name: name + ".state", Kind: Cache, DType: F32, Rows: d.Heads * d.State * max(g.Slots, 1), Cols: d.HeadDim})
 		b.node(StateScanAt, attr, b.all(o), b.all(state), b.all(xbc), b.all(gates), skip, b.all(g.Pos))
 	} else {
 		attr.Seq = g.Seq

@@ -66,29 +66,52 @@ func deltaRule(o, qkv, gates, states int) requirement {
 	}
 }
 
-// deltaRuleAt: heads divide columns, and there is a state of each.
+// deltaRuleAt: heads divide columns, and there is a state of each, for each sequence.
 func deltaRuleAt(a *Attr, d []Dim) string {
 	heads, keys, size := a.Heads, a.KVHeads, a.HeadDim
 	o, state, qkv, gates := d[DeltaRuleAtO], d[DeltaRuleAtState], d[DeltaRuleAtQKV], d[DeltaRuleAtGates]
 	if heads < 1 || keys < 1 || size < 1 || heads%keys != 0 || heads > maxHeads || size > maxHeads {
 		return fmt.Sprintf("impossible heads: %d of values, %d of keys of size %d", heads, keys, size)
 	}
-	if o.Cols != heads*state.Cols || state.Rows != heads*size || qkv.Cols != 2*keys*size+o.Cols || gates.Cols != 2*heads {
+	if o.Cols != heads*state.Cols || !wholeStates(state.Rows, heads*size, d[DeltaRuleAtPos]) || qkv.Cols != 2*keys*size+o.Cols || gates.Cols != 2*heads {
 		return fmt.Sprintf("states of %d x %d, %d columns and %d gates do not fit %d heads of values and %d of keys of size %d", state.Rows, state.Cols, qkv.Cols, gates.Cols, heads, keys, size)
 	}
 	return ""
 }
 
-// remembered: there is room for all rows but one that a sum has.
+// wholeStates reports whether so many rows are those of sequences, each of which has each: of one, if rows are not placed in sequences.
+func wholeStates(rows, each int, pos Dim) bool {
+	return rows == each || pos.Cols == 2 && rows > 0 && rows%each == 0
+}
+
+// remembered: there is room for all rows but one that a sum has, of each sequence.
 func remembered(_ *Attr, d []Dim) string {
-	if past, taps := d[ShortConvAtPast].Rows, d[ShortConvAtW].Cols; past != taps-1 {
+	if past, taps := d[ShortConvAtPast].Rows, d[ShortConvAtW].Cols; taps < 2 || !wholeStates(past, taps-1, d[ShortConvAtPos]) {
 		return fmt.Sprintf("%d earlier rows for a convolution of %d", past, taps)
 	}
 	return ""
 }
 
-func deltaAtFLOPs(a *Attr, d []Dim) int64 {
-	return 7 * int64(d[DeltaRuleAtO].Rows) * d[DeltaRuleAtState].Elems()
+// continuedFLOPs counts so many for each number of a sequence's state and token. The results, operand 0, have as many columns as states of all heads
+// side by side.
+func continuedFLOPs(per int64) func(*Attr, []Dim) int64 {
+	return func(a *Attr, d []Dim) int64 { return per * int64(a.HeadDim) * d[0].Elems() }
+}
+
+// continuedBytes counts of states, those of all sequences, the ones that a call reads and writes: of one sequence, or of each row's.
+func continuedBytes(state, pos int) func(*Attr, []Dim) int64 {
+	return func(a *Attr, d []Dim) (n int64) {
+		for i, x := range d {
+			if i != state {
+				n += x.Bytes()
+			}
+		}
+		each := int64(a.Heads * a.HeadDim) // rows
+		if state == ShortConvAtPast && each == 0 {
+			each = int64(d[ShortConvAtW].Cols - 1)
+		}
+		return n + 2*min(each*int64(d[pos].Rows), int64(d[state].Rows))*int64(d[state].Cols)*d[state].DType.Size()
+	}
 }
 
 // inSequences: the rows are whole sequences.

@@ -21,10 +21,6 @@ func checkStatesRefused(t *testing.T, m *model.Model) {
 	for name, build := range map[string]func() error{
 		"share": func() error { _, err := graph.BuildPart(m, 256, 2, graph.F32, nil); return err },
 		"slabs": func() error { dense := *m; dense.Experts, dense.Active = 0, 0; return graph.CheckSlabs(&dense, 2) },
-		"slots": func() error {
-			_, err := graph.Generation{Context: 8, Slots: 2, Rows: 1}.Build(m, graph.F32)
-			return err
-		},
 	} {
 		if err := build(); err == nil || !strings.Contains(err.Error(), m.Family.Name) || !strings.Contains(err.Error(), "; hint: ") {
 			t.Errorf("%s: %v", name, err)

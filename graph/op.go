@@ -442,11 +442,12 @@ var table = [NumOps]Info{
 	// after a row's own are not read. qkv may be queries alone: then the cache has them. With Attr.Seq C is Seq, and kv is as many such caches, of a
 	// sequence each, as it has rows for. With CacheBits it is packed, see CacheGroup.
 	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,C]:u qkv:f[N,X]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(either(attends, cached), placed(AttentionAtO, AttentionAtPos))},
-	// ShortConv, DeltaRule and StateScan of consecutive tokens of one sequence, from position pos on, that continue what earlier calls did: at
-	// position 0 they begin anew. past has the last K-1 rows of x, that of position p in row p mod K-1. state has the heads' states, one below the other.
-	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[1,1]:r bias:f[1,C]:r?"), FLOPs: convFLOPs(ShortConvAtW), Rule: remembered},
-	DeltaRuleAt: {Name: "delta_rule_at", Args: args("o:f[N,V]:wt state:s[R,D]:u qkv:f[N,Y]:rt gates:s[N,2P]:rt pos:i[1,1]:r"), FLOPs: deltaAtFLOPs, Rule: deltaRuleAt},
-	StateScanAt: {Name: "state_scan_at", Args: args("o:f[N,V]:wt state:s[R,D]:u xbc=XBC:f[N,Y]:rt gates:s[N,2P]:rt skip:f[1,P]:r pos:i[1,1]:r"), FLOPs: scanAtFLOPs, Rule: stateScanAt},
+	// ShortConv, DeltaRule and StateScan of tokens that continue what earlier calls did with their sequences: at position 0 they begin anew. Rows of the
+	// same sequence are in the order of its tokens; idle ones change nothing. past has the last K-1 rows of x of each sequence, that of position p in row
+	// p mod K-1. state has the heads' states, one below the other, of the first sequence, then of the next.
+	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[B,W]:r bias:f[1,C]:r?"), FLOPs: convFLOPs(ShortConvAtW), Bytes: continuedBytes(ShortConvAtPast, ShortConvAtPos), Rule: either(remembered, placed(ShortConvAtY, ShortConvAtPos))},
+	DeltaRuleAt: {Name: "delta_rule_at", Args: args("o:f[N,V]:wt state:s[R,D]:u qkv:f[N,Y]:rt gates:s[N,2P]:rt pos:i[B,W]:r"), FLOPs: continuedFLOPs(7), Bytes: continuedBytes(DeltaRuleAtState, DeltaRuleAtPos), Rule: either(deltaRuleAt, placed(DeltaRuleAtO, DeltaRuleAtPos))},
+	StateScanAt: {Name: "state_scan_at", Args: args("o:f[N,V]:wt state:s[R,D]:u xbc=XBC:f[N,Y]:rt gates:s[N,2P]:rt skip:f[1,P]:r pos:i[B,W]:r"), FLOPs: continuedFLOPs(5), Bytes: continuedBytes(StateScanAtState, StateScanAtPos), Rule: either(stateScanAt, placed(StateScanAtO, StateScanAtPos))},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row, but for all_reduce's.
 	// dst = the concatenation of all peers' sources, in the group's order; they may

@@ -89,13 +89,13 @@ func scanRoom(a *Attr, d []Dim) string {
 	return ""
 }
 
-// stateScanAt: heads divide columns, and there is a state of each.
+// stateScanAt: heads divide columns, and there is a state of each, for each sequence.
 func stateScanAt(a *Attr, d []Dim) string {
 	o, state := d[StateScanAtO], d[StateScanAtState]
 	if why := scanHeads(a, o.Cols, d[StateScanAtXBC].Cols, d[StateScanAtGates].Cols); why != "" {
 		return why
 	}
-	if o.Cols != a.Heads*state.Cols || state.Rows != a.Heads*a.HeadDim {
+	if o.Cols != a.Heads*state.Cols || !wholeStates(state.Rows, a.Heads*a.HeadDim, d[StateScanAtPos]) {
 		return fmt.Sprintf("states of %d x %d and %d columns of results do not fit %d heads of size %d", state.Rows, state.Cols, o.Cols, a.Heads, a.HeadDim)
 	}
 	return ""
@@ -107,10 +107,6 @@ func scanFLOPs(o int, inside, state int64) func(*Attr, []Dim) int64 {
 		n, v, chunk := int64(a.HeadDim), int64(d[o].Cols), int64(ScanChunk(a.Seq))
 		return int64(d[o].Rows) * (inside*chunk*(v+int64(a.KVHeads)*n) + state*n*v)
 	}
-}
-
-func scanAtFLOPs(a *Attr, d []Dim) int64 {
-	return 5 * int64(d[StateScanAtO].Rows) * d[StateScanAtState].Elems()
 }
 
 // biasHas: a sum for the gradient of a bias needs one.

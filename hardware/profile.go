@@ -453,11 +453,11 @@ func fillIndices(c *device.Call, d device.Device) error {
 	case graph.RoPEAt:
 		return fillPlaces(c.Args[graph.RoPEAtPos], 1, 1, d)
 	case graph.ShortConvAt:
-		return fillPlaces(c.Args[graph.ShortConvAtPos], 1, 1, d)
+		return fillPlaces(c.Args[graph.ShortConvAtPos], 1, c.Args[graph.ShortConvAtPast].Rows/(c.Args[graph.ShortConvAtW].Cols-1), d)
 	case graph.DeltaRuleAt:
-		return fillPlaces(c.Args[graph.DeltaRuleAtPos], 1, 1, d)
+		return fillPlaces(c.Args[graph.DeltaRuleAtPos], 1, c.Args[graph.DeltaRuleAtState].Rows/(c.Attr.Heads*c.Attr.HeadDim), d)
 	case graph.StateScanAt:
-		return fillPlaces(c.Args[graph.StateScanAtPos], 1, 1, d)
+		return fillPlaces(c.Args[graph.StateScanAtPos], 1, c.Args[graph.StateScanAtState].Rows/(c.Attr.Heads*c.Attr.HeadDim), d)
 	case graph.AttentionAt:
 		kv, rows := c.Args[graph.AttentionAtKV].Rows, c.Args[graph.AttentionAtO].Rows
 		context := graph.CacheContext(&c.Attr, kv)

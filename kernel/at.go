@@ -41,6 +41,16 @@ func positionOf(pos *Tensor, r int) int {
 	return max(0, position)
 }
 
+// textOf returns the rows of a call from r on, before row end, that are consecutive tokens of one sequence, and where the first of them is:
+// all rows, or one. position is negative if they are idle.
+func textOf(pos *Tensor, r, rows int) (end, slot, position int) {
+	slot, position = placeOf(pos, r)
+	if pos.Rows > 1 {
+		rows = r + 1
+	}
+	return rows, slot, position
+}
+
 // cacheOf describes a sequence whose keys and values are in a cache [2*G*C, S], or one of several such caches in kv: G heads
 // of C keys, then of C values, of size S.
 func cacheOf(a *graph.Attr, kv *Tensor, slot int) view {

@@ -8,28 +8,37 @@ import (
 )
 
 // ShortConvAt and DeltaRuleAt continue a sequence token by token, whatever the number of tokens of a call, so no division of a text
-// into calls changes a bit. A token costs three passes over a state: for a few tokens less than chunks would.
+// into calls changes a bit, nor which other sequences' tokens are in a call: each sequence has a state of its own. A token costs three passes over a state: for a few tokens less than chunks would.
 
 func shortConvAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, past, x, w := &t[graph.ShortConvAtY], &t[graph.ShortConvAtPast], &t[graph.ShortConvAtX], &t[graph.ShortConvAtW]
-	first := positionOf(&t[graph.ShortConvAtPos], 0)
-	for c := range y.Cols {
-		for r := range y.Rows {
-			var z float64
-			if bias := optional(t, graph.ShortConvAtBias); bias != nil {
-				z = bias.At(0, c)
+	for r0, end, slot, first := 0, 0, 0, 0; r0 < y.Rows; r0 = end {
+		end, slot, first = textOf(&t[graph.ShortConvAtPos], r0, y.Rows)
+		keep := w.Cols - 1
+		row := func(position int) int { return slot*keep + position%keep }
+		for r := r0; r < end; r++ {
+			if first < 0 {
+				y.clearRow(r)
+				continue
 			}
-			for k := range w.Cols {
-				switch back := w.Cols - 1 - k; {
-				case back == 0:
-					z += w.At(c, k) * x.At(r, c)
-				case first+r >= back:
-					z += w.At(c, k) * past.At((first+r-back)%past.Rows, c)
+			at := first + r - r0
+			for c := range y.Cols {
+				var z float64
+				if bias := optional(t, graph.ShortConvAtBias); bias != nil {
+					z = bias.At(0, c)
 				}
+				for k := range w.Cols {
+					switch back := w.Cols - 1 - k; {
+					case back == 0:
+						z += w.At(c, k) * x.At(r, c)
+					case at >= back:
+						z += w.At(c, k) * past.At(row(at-back), c)
+					}
+				}
+				past.Set(row(at), c, x.At(r, c))
+				s, _ := a.Act.At(z)
+				y.Set(r, c, s)
 			}
-			past.Set((first+r)%past.Rows, c, x.At(r, c))
-			s, _ := a.Act.At(z)
-			y.Set(r, c, s)
 		}
 	}
 }
@@ -38,16 +47,22 @@ func shortConvAt(e *Env, a *graph.Attr, t []Tensor) {
 	y := &t[graph.ShortConvAtY]
 	e.begin(a, t).blocks(y.Rows, y.Cols, max(1, y.Rows), convBand, func(c *call, w *worker, b block) {
 		v := w.convolution(c, graph.ShortConvAtX, graph.ShortConvAtW, graph.ShortConvAtPos, b)
-		y, past, first := &c.t[graph.ShortConvAtY], &c.t[graph.ShortConvAtPast], positionOf(&c.t[graph.ShortConvAtPos], 0)
-		for r := b.R0; r < b.R1; r++ {
+		y, past, keep := &c.t[graph.ShortConvAtY], &c.t[graph.ShortConvAtPast], v.taps-1
+		for r := b.R0; r < b.R1; r++ { // a block has all rows
+			slot, at := placeOf(&c.t[graph.ShortConvAtPos], r)
+			out := w.dest(4, y, r, b.C0, b.C1)
+			if at < 0 {
+				clear(out)
+				w.store(out, y, r, b.C0, b.C1)
+				continue
+			}
 			z := v.begin()
-			for k := max(0, v.taps-1-(first+r)); k < v.taps-1; k++ {
-				w.v.NormDWR(z, v.tap(k), w.load(5, past, (first+r+k)%past.Rows, b.C0, b.C1), 1, 0)
+			for k := max(0, keep-at); k < keep; k++ {
+				w.v.NormDWR(z, v.tap(k), w.load(5, past, slot*keep+(at+k)%keep, b.C0, b.C1), 1, 0)
 			}
 			x := w.load(6, v.x, r, b.C0, b.C1)
-			w.v.NormDWR(z, v.tap(v.taps-1), x, 1, 0)
-			w.put(past, (first+r)%past.Rows, b.C0, x)
-			out := w.dest(4, y, r, b.C0, b.C1)
+			w.v.NormDWR(z, v.tap(keep), x, 1, 0)
+			w.put(past, slot*keep+at%keep, b.C0, x)
 			w.v.Act[c.a.Act](out, z)
 			w.store(out, y, r, b.C0, b.C1)
 		}
@@ -62,28 +77,69 @@ func deltaShapeAt(a *graph.Attr, o *Tensor) deltaShape {
 func deltaRuleAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	o, states, qkv, gates := &t[graph.DeltaRuleAtO], &t[graph.DeltaRuleAtState], &t[graph.DeltaRuleAtQKV], &t[graph.DeltaRuleAtGates]
 	s := deltaShapeAt(a, o)
-	for h := range s.heads {
-		state := make([]float64, s.k*s.v)
-		for i := range state {
-			if positionOf(&t[graph.DeltaRuleAtPos], 0) > 0 {
-				state[i] = states.At(h*s.k+i/s.v, i%s.v)
+	eachStateRef(o, states, &t[graph.DeltaRuleAtPos], s.heads, s.k, func(state []float64, r, h int) []float64 {
+		x := s.tokenRef(qkv, gates, r, h)
+		state, _ = s.advanceRef(state, &x)
+		for c := range s.v {
+			var sum float64
+			for i := range s.k {
+				sum += x.q[i] * state[i*s.v+c]
 			}
+			o.Set(r, h*s.v+c, sum)
 		}
-		for r := range o.Rows {
-			x := s.tokenRef(qkv, gates, r, h)
-			state, _ = s.advanceRef(state, &x)
-			for c := range s.v {
-				var sum float64
-				for i := range s.k {
-					sum += x.q[i] * state[i*s.v+c]
+		return state
+	})
+}
+
+// eachStateRef calls step with each row of a sequence and head, and the head's state of so many rows before the row, which becomes what step
+// returns. Rows of o that are idle become 0.
+func eachStateRef(o, states, pos *Tensor, heads, rows int, step func(state []float64, r, h int) []float64) {
+	for r, end, slot, first := 0, 0, 0, 0; r < o.Rows; r = end {
+		end, slot, first = textOf(pos, r, o.Rows)
+		if first < 0 {
+			for i := r; i < end; i++ {
+				o.clearRow(i)
+			}
+			continue
+		}
+		for h := range heads {
+			top := (slot*heads + h) * rows
+			state := make([]float64, rows*states.Cols)
+			for i := range state {
+				if first > 0 {
+					state[i] = states.At(top+i/states.Cols, i%states.Cols)
 				}
-				o.Set(r, h*s.v+c, sum)
 			}
-		}
-		for i, x := range state {
-			states.Set(h*s.k+i/s.v, i%s.v, x)
+			for i := r; i < end; i++ {
+				state = step(state, i, h)
+			}
+			for i, x := range state {
+				states.Set(top+i/states.Cols, i%states.Cols, x)
+			}
 		}
 	}
+}
+
+// stateAt returns head h's state of rows x cols before row r of a call, cleared where a sequence begins, and the end of the rows that follow each other.
+// of is false if they are idle, whose results are then 0.
+func stateAt(w *worker, o, states, pos *Tensor, r, heads, h, rows int) (state gemm.Matrix, end int, of bool) {
+	end, slot, first := textOf(pos, r, o.Rows)
+	cols := states.Cols
+	if first < 0 {
+		zero := w.tmp(3, cols)
+		clear(zero)
+		for ; r < end; r++ {
+			w.put(o, r, h*cols, zero)
+		}
+		return state, end, false
+	}
+	state = gemm.Matrix{Data: states.F32[(slot*heads+h)*rows*states.Stride:], Stride: states.Stride}
+	if first == 0 {
+		for i := range rows {
+			clear(rowOfMatrix(state, i, cols))
+		}
+	}
+	return state, end, true
 }
 
 func deltaRuleAt(e *Env, a *graph.Attr, t []Tensor) {
@@ -91,18 +147,16 @@ func deltaRuleAt(e *Env, a *graph.Attr, t []Tensor) {
 		o, states, qkv, gates := &c.t[graph.DeltaRuleAtO], &c.t[graph.DeltaRuleAtState], &c.t[graph.DeltaRuleAtQKV], &c.t[graph.DeltaRuleAtGates]
 		s := deltaShapeAt(c.a, o)
 		x := w.newDeltaChunk(s)
-		state := gemm.Matrix{Data: states.F32[h*s.k*states.Stride:], Stride: states.Stride}
-		if positionOf(&c.t[graph.DeltaRuleAtPos], 0) == 0 {
-			for i := range s.k {
-				clear(rowOfMatrix(state, i, s.v))
+		for r := 0; r < o.Rows; {
+			state, end, of := stateAt(w, o, states, &c.t[graph.DeltaRuleAtPos], r, s.heads, h, s.k)
+			for ; of && r < end; r++ {
+				x.loadKeys(qkv, r, 1, h/s.group)
+				x.copyRow(x.val.Data, qkv, r, s.value(h))
+				x.step(state, gates.row(r, h, h+1)[0], gates.row(r, s.heads+h, s.heads+h+1)[0])
+				w.serial.Gemm(gemm.NN, 1, s.v, s.k, x.q, state, x.read, gemm.Init{})
+				w.put(o, r, h*s.v, x.read.Data)
 			}
-		}
-		for r := range o.Rows {
-			x.loadKeys(qkv, r, 1, h/s.group)
-			x.copyRow(x.val.Data, qkv, r, s.value(h))
-			x.step(state, gates.row(r, h, h+1)[0], gates.row(r, s.heads+h, s.heads+h+1)[0])
-			w.serial.Gemm(gemm.NN, 1, s.v, s.k, x.q, state, x.read, gemm.Init{})
-			w.put(o, r, h*s.v, x.read.Data)
+			r = end
 		}
 	})
 }

@@ -110,15 +110,15 @@ var deltaCases = map[graph.Op]func(m *maker) sample{
 		return sample{attr: a, t: []Tensor{m.f32(c, k), m.any(n, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), starts, bias, db}, floor: 1}
 	},
 	graph.ShortConvAt: func(m *maker) sample {
-		n, c, k, pos := 1+m.IntN(9), m.n(), 2+m.IntN(4), NewTensor(graph.I32, 1, 1)
-		pos.I32[0] = int32(m.IntN(9))
-		return sample{attr: graph.Attr{Act: model.SiLU}, t: []Tensor{m.any(n, c), m.any(k-1, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), pos, m.maybe(m.any(1, c))}, floor: 1}
+		n, c, k := 1+m.IntN(9), m.n(), 2+m.IntN(4)
+		pos, slots := m.texts(n)
+		return sample{attr: graph.Attr{Act: model.SiLU}, t: []Tensor{m.any(n, c), m.any(slots*(k-1), c), m.any(n, c), m.mat(m.float(), c, k, 0.5), pos, m.maybe(m.any(1, c))}, floor: 1}
 	},
 	graph.DeltaRuleAt: func(m *maker) sample {
-		s, pos := m.deltaRule(), NewTensor(graph.I32, 1, 1)
-		pos.I32[0] = int32(m.IntN(3))
+		s := m.deltaRule()
+		pos, slots := m.texts(s.n)
 		s.a.Seq = 0
-		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.width), m.f32(s.a.Heads*s.a.HeadDim, s.width/s.a.Heads), s.qkv, s.gates, pos}, tol: 1e-5}
+		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.width), m.f32(slots*s.a.Heads*s.a.HeadDim, s.width/s.a.Heads), s.qkv, s.gates, pos}, tol: 1e-5}
 	},
 	graph.Decay: func(m *maker) sample {
 		n, c := m.rows(), m.n()
@@ -142,6 +142,35 @@ var deltaCases = map[graph.Op]func(m *maker) sample{
 		deltaRuleRef(nil, &s.a, []Tensor{o, states, s.qkv, s.gates, s.starts})
 		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.qkv.Cols), m.f32(s.n, s.gates.Cols), do, s.qkv, s.gates, states, s.starts}, tol: 2e-5, floor: 1}
 	},
+}
+
+// texts returns where n tokens are, and of how many sequences at most: one after the other in one, or each in a sequence of its own choice, as the next of
+// its tokens, or idle.
+func (m *maker) texts(n int) (pos Tensor, slots int) {
+	slots = 1 + m.IntN(3)
+	if m.IntN(2) == 0 {
+		pos = NewTensor(graph.I32, 1, 1+m.IntN(2))
+		if pos.I32[0] = int32(m.IntN(3)); pos.Cols == 1 {
+			return pos, 1
+		}
+		pos.I32[1] = int32(m.IntN(slots))
+		return pos, slots
+	}
+	pos = NewTensor(graph.I32, n, 2)
+	next := make([]int32, slots)
+	for i := range next {
+		next[i] = int32(m.IntN(9))
+	}
+	for r := range n {
+		slot := m.IntN(slots)
+		pos.I32[2*r], pos.I32[2*r+1] = next[slot], int32(slot)
+		if n > 1 && m.IntN(4) == 0 {
+			pos.I32[2*r] = -1
+			continue
+		}
+		next[slot]++
+	}
+	return pos, slots
 }
 
 // sequences returns the extents of a call on whole sequences, sometimes with documents, and where these begin.

@@ -244,31 +244,29 @@ func (x *scanBand) sequence(c *call, base int) {
 }
 
 // stateScanAt continues a sequence token by token, whatever the number of tokens of a call, so no division of a text into calls changes
-// a bit. A task has a head.
+// a bit, nor which other sequences' tokens are in a call. A task has a head.
 func stateScanAt(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).tasks(a.Heads, func(c *call, w *worker, h int) {
 		o, states, xbc, gates := &c.t[graph.StateScanAtO], &c.t[graph.StateScanAtState], &c.t[graph.StateScanAtXBC], &c.t[graph.StateScanAtGates]
 		s := scanShapeOf(c.a, o)
-		state := gemm.Matrix{Data: states.F32[h*s.n*states.Stride:], Stride: states.Stride}
-		if positionOf(&c.t[graph.StateScanAtPos], 0) == 0 {
-			for k := range s.n {
-				clear(rowOfMatrix(state, k, s.p))
-			}
-		}
-		skip, out := float32(c.t[graph.StateScanAtSkip].At(0, h)), w.tmp(3, 2*s.p)
+		skip, out := float32(c.t[graph.StateScanAtSkip].At(0, h)), w.tmp(4, 2*s.p)
 		y, fed := gemm.Matrix{Data: out[:s.p], Stride: s.p}, gemm.Matrix{Data: out[s.p:], Stride: s.p}
-		for r := range o.Rows {
-			x := w.load(0, xbc, r, h*s.p, (h+1)*s.p)
-			b, c := w.load(1, xbc, r, s.b(h/s.each), s.b(h/s.each)+s.n), w.load(2, xbc, r, s.c(h/s.each), s.c(h/s.each)+s.n)
-			kept := float32(math.Exp(float64(gates.row(r, h, h+1)[0])))
-			for k := range s.n {
-				w.v.Scale(rowOfMatrix(state, k, s.p), kept)
+		for r := 0; r < o.Rows; {
+			state, end, of := stateAt(w, o, states, &c.t[graph.StateScanAtPos], r, s.heads, h, s.n)
+			for ; of && r < end; r++ {
+				x := w.load(0, xbc, r, h*s.p, (h+1)*s.p)
+				b, c := w.load(1, xbc, r, s.b(h/s.each), s.b(h/s.each)+s.n), w.load(2, xbc, r, s.c(h/s.each), s.c(h/s.each)+s.n)
+				kept := float32(math.Exp(float64(gates.row(r, h, h+1)[0])))
+				for k := range s.n {
+					w.v.Scale(rowOfMatrix(state, k, s.p), kept)
+				}
+				w.v.ScaleTo(fed.Data, x, gates.row(r, s.heads+h, s.heads+h+1)[0])
+				w.v.ScaleTo(y.Data, x, skip)
+				w.serial.Gemm(gemm.TN, s.n, s.p, 1, gemm.Matrix{Data: b, Stride: s.n}, fed, state, gemm.Init{Residual: state})
+				w.serial.Gemm(gemm.NN, 1, s.p, s.n, gemm.Matrix{Data: c, Stride: s.n}, state, y, gemm.Init{Residual: y})
+				w.put(o, r, h*s.p, y.Data)
 			}
-			w.v.ScaleTo(fed.Data, x, gates.row(r, s.heads+h, s.heads+h+1)[0])
-			w.v.ScaleTo(y.Data, x, skip)
-			w.serial.Gemm(gemm.TN, s.n, s.p, 1, gemm.Matrix{Data: b, Stride: s.n}, fed, state, gemm.Init{Residual: state})
-			w.serial.Gemm(gemm.NN, 1, s.p, s.n, gemm.Matrix{Data: c, Stride: s.n}, state, y, gemm.Init{Residual: y})
-			w.put(o, r, h*s.p, y.Data)
+			r = end
 		}
 	})
 }

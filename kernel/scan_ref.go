@@ -109,20 +109,10 @@ func (s *scanShape) tokenBwdRef(before, after, d []float64, t []Tensor, r, h int
 func stateScanAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	o, states := &t[graph.StateScanAtO], &t[graph.StateScanAtState]
 	s := scanShapeOf(a, o)
-	for h := range s.heads {
-		state := make([]float64, s.n*s.p)
-		for i := range state {
-			if positionOf(&t[graph.StateScanAtPos], 0) > 0 {
-				state[i] = states.At(h*s.n+i/s.p, i%s.p)
-			}
+	eachStateRef(o, states, &t[graph.StateScanAtPos], s.heads, s.n, func(state []float64, r, h int) []float64 {
+		for v, x := range s.advanceRef(state, &t[graph.StateScanAtXBC], &t[graph.StateScanAtGates], &t[graph.StateScanAtSkip], r, h) {
+			o.Set(r, h*s.p+v, x)
 		}
-		for r := range o.Rows {
-			for v, x := range s.advanceRef(state, &t[graph.StateScanAtXBC], &t[graph.StateScanAtGates], &t[graph.StateScanAtSkip], r, h) {
-				o.Set(r, h*s.p+v, x)
-			}
-		}
-		for i, x := range state {
-			states.Set(h*s.n+i/s.p, i%s.p, x)
-		}
-	}
+		return state
+	})
 }

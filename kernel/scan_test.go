@@ -33,10 +33,10 @@ var scanCases = map[graph.Op]func(m *maker) sample{
 		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.xbc.Cols), m.f32(s.n, 3*s.a.Heads), do, s.xbc, s.gates, s.skip, states, bands, s.starts}, tol: 2e-5, floor: 1}
 	},
 	graph.StateScanAt: func(m *maker) sample {
-		s, pos := m.stateScan(), NewTensor(graph.I32, 1, 1)
-		pos.I32[0] = int32(m.IntN(3))
+		s := m.stateScan()
+		pos, slots := m.texts(s.n)
 		s.a.Seq = 0
-		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.width), m.f32(s.a.Heads*s.a.HeadDim, s.width/s.a.Heads), s.xbc, s.gates, s.skip, pos}, tol: 1e-5, floor: 1}
+		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.width), m.f32(slots*s.a.Heads*s.a.HeadDim, s.width/s.a.Heads), s.xbc, s.gates, s.skip, pos}, tol: 1e-5, floor: 1}
 	},
 }
 

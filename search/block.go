@@ -25,6 +25,9 @@ func (b *Block) Sequences() int { return b.Each * b.Batches }
 
 // Graphs returns what batches compute: the graphs that read prompts, then that of a step, which has a token of each sequence.
 func (b *Block) Graphs(m *model.Model) (list []*graph.Graph, err error) {
+	if model.Remembers(m) { // programs of all slots read beginnings again, which states cannot
+		return nil, fmt.Errorf("blocks of sequences are not built for %s, whose layers hand states from token to token; hint: generate without a block, or one text at a time", m.Family)
+	}
 	shapes := []graph.Generation{{Rows: b.Each}}
 	for i := len(b.Reads) - 1; i >= 0; i-- {
 		shapes = append([]graph.Generation{{Rows: b.Reads[i], Reads: true}}, shapes...)

@@ -31,9 +31,6 @@ func TestDecodePrograms(t *testing.T) {
 				{Context: 8, Rows: 4}, {Context: 8, Rows: 4, Reads: true}, {Context: 8, Rows: 1},
 				{Context: 8, Slots: 3, Rows: 6, Reads: true}, {Context: 8, Slots: 3, Rows: 3}, {Context: 8, Slots: 3, Rows: 1},
 			} {
-				if model.Remembers(m) && n.Slots > 0 { // refused
-					continue
-				}
 				rows := n.Rows
 				g, err := n.Build(m, dt)
 				if err != nil {

@@ -109,7 +109,6 @@ func (g *guess) attributes(op graph.Op) {
 	case graph.DeltaRuleAt, graph.StateScanAt:
 		l['P'], l['R'], l['V'] = a.Heads, a.Heads*a.HeadDim, a.Heads*l['D']
 		l['Y'] = 2*a.KVHeads*a.HeadDim + l['V']
-		return
 	case graph.Compress, graph.Expand:
 		l['M'] = graph.MaskWords(l['E'])
 	case graph.NormPart:

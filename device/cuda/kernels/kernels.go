@@ -33,7 +33,8 @@ func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Define
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh", "slots.cuh"}, "swiglu_bwd": {"activation.cuh", "slots.cuh"},
 	"gate": {"activation.cuh"}, "gate_bwd": {"activation.cuh"}, "decay": {"decay.cuh"}, "decay_bwd": {"decay.cuh"}, "direction": {"nf4.cuh"}, "xielu": {"decay.cuh", "xielu.cuh"}, "xielu_bwd": {"decay.cuh", "xielu.cuh"},
-	"short_conv": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dx": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dw": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_at": {"activation.cuh", "documents.cuh", "short_conv.cuh"},
+	"short_conv": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dx": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dw": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_at": {"activation.cuh", "documents.cuh", "places.cuh", "short_conv.cuh"},
+	"delta_rule_at": {"places.cuh"}, "state_scan_at": {"places.cuh"},
 	"delta_rule": {"documents.cuh", "delta.cuh"}, "delta_rule_bwd": {"documents.cuh", "delta.cuh", "delta_bwd.cuh"},
 	"state_scan": {"documents.cuh", "delta.cuh", "state_scan.cuh"}, "state_scan_bwd": {"documents.cuh", "delta.cuh", "delta_bwd.cuh", "state_scan.cuh"},
 	"time_steps": {"decay.cuh"}, "time_steps_bwd": {"decay.cuh"},

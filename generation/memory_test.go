@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// TestSingle: a model with linear attention serves requests one after the other, whose greedy tokens are a generator's.
-func TestSingle(t *testing.T) {
+// TestWithMemory: a model with linear attention serves several requests at once, whose greedy tokens are a generator's.
+func TestWithMemory(t *testing.T) {
 	dir := t.TempDir()
 	for _, file := range []string{"../testdata/torch/qwen35-tiny/config.json", "../testdata/torch/qwen35-tiny/model.safetensors", filepath.Join(samples.ModelFolder(t), "tokenizer.json")} {
 		text, err := os.ReadFile(file)
@@ -22,7 +22,7 @@ func TestSingle(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644))
 	}
 	b := opened(t, dir, 5, graph.F32)
-	if b.Sequences() != 1 {
+	if b.Sequences() != 5 {
 		t.Fatalf("%d sequences at once", b.Sequences())
 	}
 	r := testkit.Rand(t)
