@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
 // Files of which other processes write parts, each what it has, so that a checkpoint is the work of all and nothing is sent
@@ -26,11 +29,13 @@ type dividedFile struct {
 	parts  []filePart // in order
 }
 
+var _ safetensors.Divided = (*dividedFile)(nil)
+
 // filePart is consecutive bytes of a file.
 type filePart struct {
 	bytes int64
 	sum   uint32
-	wait  func() (uint32, error) // for the sum of what another process writes; nil: this one has written it
+	waits []func() (uint32, error) // for the sums of what several write, see Leave; none: this process has written it all
 }
 
 // divide opens a file of the folder, as create does, of which others write parts. run is the run's folder.
@@ -49,7 +54,7 @@ func (w *folderWriter) divide(run, name string) (*dividedFile, error) {
 
 // Write writes the next bytes.
 func (f *dividedFile) Write(b []byte) (int, error) {
-	if k := len(f.parts); k == 0 || f.parts[k-1].wait != nil {
+	if k := len(f.parts); k == 0 || len(f.parts[k-1].waits) > 0 {
 		f.parts = append(f.parts, filePart{})
 	}
 	last := &f.parts[len(f.parts)-1]
@@ -59,9 +64,16 @@ func (f *dividedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Leave leaves the next n bytes to another process, which begin tells so.
-func (f *dividedFile) Leave(n int64, begin func(file string, offset int64) (sum func() (uint32, error))) error {
-	f.parts = append(f.parts, filePart{bytes: n, wait: begin(f.path, f.at)})
+// WriteAt writes bytes that are left to this process.
+func (f *dividedFile) WriteAt(b []byte, offset int64) (int, error) { return f.file.WriteAt(b, offset) }
+
+// Leave leaves the next n bytes to others, which begin tells so, one by one.
+func (f *dividedFile) Leave(n int64, begin ...func(file string, offset int64) (sum func() (uint32, error))) error {
+	part := filePart{bytes: n}
+	for _, b := range begin {
+		part.waits = append(part.waits, b(f.path, f.at))
+	}
+	f.parts = append(f.parts, part)
 	f.at += n
 	return nil
 }
@@ -71,12 +83,8 @@ func (f *dividedFile) Close() error {
 	err := f.file.Sync()
 	sum := uint32(0)
 	for _, p := range f.parts {
-		own := p.sum
-		if p.wait != nil {
-			var failed error
-			own, failed = p.wait()
-			err = errors.Join(err, failed)
-		}
+		own, failed := p.checksum()
+		err = errors.Join(err, failed)
 		sum = joinedSum(sum, own, p.bytes)
 		if err != nil {
 			break
@@ -86,6 +94,23 @@ func (f *dividedFile) Close() error {
 		f.folder.written = append(f.folder.written, fileEntry{f.name, f.at, fmt.Sprintf("%08x", sum)})
 	}
 	return err
+}
+
+// checksum waits for those who write the part. Each has the checksum of the part with zeros where the others' bytes are. Checksums are
+// affine: their sum over GF(2) is that of the sum of these parts, if the checksum of zeros alone makes their number odd.
+func (p *filePart) checksum() (sum uint32, err error) {
+	sum = p.sum
+	if n := len(p.waits); n > 0 && n%2 == 0 {
+		sum = joinedSum(math.MaxUint32, math.MaxUint32, p.bytes)
+	}
+	for _, wait := range p.waits {
+		own, err := wait()
+		if err != nil {
+			return 0, err
+		}
+		sum ^= own
+	}
+	return sum, nil
 }
 
 // joinedSum returns the checksum of bytes with sum a that are followed by n bytes with sum b. A CRC is what remains of a

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,10 +34,53 @@ func TestJoinedSum(t *testing.T) {
 	}
 }
 
+// interleaved are several who write a block of a file, each the bytes that it drew; the others begin when they are waited for.
+func interleaved(r *rand.Rand, to safetensors.Divided, content []byte, dir string) error {
+	owner, n := make([]int, len(content)), 1+r.IntN(5)
+	for i := range owner {
+		owner[i] = r.IntN(n)
+	}
+	var begin []func(string, int64) func() (uint32, error)
+	for k := range n {
+		begin = append(begin, func(file string, offset int64) func() (uint32, error) {
+			write := func(to io.WriterAt) (uint32, error) {
+				alone := make([]byte, len(content)) // and zeros
+				for i := range content {
+					if owner[i] != k {
+						continue
+					}
+					alone[i] = content[i]
+					if _, err := to.WriteAt(content[i:i+1], offset+int64(i)); err != nil {
+						return 0, err
+					}
+				}
+				return crc32.Checksum(alone, castagnoli()), nil
+			}
+			if k == 0 {
+				sum, err := write(to)
+				return func() (uint32, error) { return sum, err }
+			}
+			return func() (uint32, error) {
+				f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+				if err != nil {
+					return 0, err
+				}
+				defer f.Close()
+				return write(f)
+			}
+		})
+	}
+	return to.Leave(int64(len(content)), begin...)
+}
+
 // halves is a tensor of which every second piece of 7 bytes is written by others, who are late: they begin when they are
-// waited for.
-func halves(name string, content []byte, dir string) safetensors.Tensor {
+// waited for; and the last 30 bytes by several who write single bytes of it.
+func halves(r *rand.Rand, name string, whole []byte, dir string) safetensors.Tensor {
 	data := func(w io.Writer) error {
+		content := whole
+		if _, divided := w.(safetensors.Divided); divided {
+			content = whole[:len(whole)-30]
+		}
 		for i := 0; i*7 < len(content); i++ {
 			part := content[i*7 : min(i*7+7, len(content))]
 			d, divided := w.(safetensors.Divided)
@@ -61,9 +105,12 @@ func halves(name string, content []byte, dir string) safetensors.Tensor {
 				return err
 			}
 		}
+		if d, divided := w.(safetensors.Divided); divided {
+			return interleaved(r, d, whole[len(content):], dir)
+		}
 		return nil
 	}
-	return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: safetensors.BF16, Shape: []int{len(content) / 2}}, Data: data}
+	return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: safetensors.BF16, Shape: []int{len(whole) / 2}}, Data: data}
 }
 
 // TestDivided: a checkpoint of which others write parts is, file by file, the one that one process writes, and passes the
@@ -80,9 +127,9 @@ func TestDivided(t *testing.T) {
 		s := &Store{Dir: dir, ShardBytes: 400}
 		snap := &Snapshot{Divided: divided, Trainer: Trainer{Step: 3}, Files: map[string][]byte{"config.json": []byte("{}")}}
 		for i, c := range content {
-			snap.Weights = append(snap.Weights, halves(fmt.Sprint("w", i), c, dir))
+			snap.Weights = append(snap.Weights, halves(r, fmt.Sprint("w", i), c, dir))
 		}
-		snap.State = []Group{{Name: "m", Tensors: []safetensors.Tensor{halves("w0", content[2], dir)}}}
+		snap.State = []Group{{Name: "m", Tensors: []safetensors.Tensor{halves(r, "w0", content[2], dir)}}}
 		if _, err := s.Save(snap); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +158,7 @@ func TestDivided(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	lost := &Snapshot{Divided: true, Trainer: Trainer{Step: 4}, Weights: []safetensors.Tensor{halves("w", content[0], t.TempDir())}}
+	lost := &Snapshot{Divided: true, Trainer: Trainer{Step: 4}, Weights: []safetensors.Tensor{halves(r, "w", content[0], t.TempDir())}}
 	s := &Store{Dir: several}
 	if _, err := s.Save(lost); err == nil {
 		t.Error("a part that is not written is not missed")

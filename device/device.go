@@ -254,9 +254,9 @@ type Saver interface {
 	Fill(first int, file string, offset int64, s StateRange)
 	// Draw is Fill with the numbers with which a parameter begins.
 	Draw(first int, d Beginning, s StateRange)
-	// Save writes a range that the rank holds, of the state of the program whose first call is first, to a file that is there, at
-	// an offset. It does not wait for that.
-	Save(first int, file string, offset int64, s StateRange)
+	// Save writes a range that the rank holds, of the state of the program whose first call is first, to a file that is there: to the
+	// runs of a block or, if it has none, from its offset on. It does not wait for that.
+	Save(first int, file string, b FileBlock, s StateRange)
 	// Sum reads n bytes of a file from an offset on. It does not wait for that.
 	Sum(file string, offset, n int64)
 	// Saved waits until all is written since the last time, durably, and read for sums, and returns the checksums, CRC-32C, of

@@ -20,8 +20,8 @@ import (
 // every element type exactly. Byte order is little-endian on all supported machines.
 
 // Save has the process of the engine's device, a device.Saver, write elements that the rank holds to a file.
-func (e *Engine) Save(file string, offset int64, s device.StateRange) {
-	e.device.(device.Saver).Save(e.first, file, offset, s)
+func (e *Engine) Save(file string, b device.FileBlock, s device.StateRange) {
+	e.device.(device.Saver).Save(e.first, file, b, s)
 }
 
 // Fill has the process of the engine's device, a device.Saver, read elements from a file, as far as the rank has them.

@@ -23,6 +23,50 @@ func (p Param) Reordered() bool {
 	return p.Heads > 0 || p.Groups > 0 || p.Paired > 0 || p.Transposed || p.Interleaved || p.ofExperts()
 }
 
+// InRuns reports whether what operators have next to each other is next to each other in files, too, at least a row of it.
+func (p Param) InRuns() bool {
+	return p.Heads > 0 || p.Groups > 0 || p.Paired > 0 && !p.Vector || !p.Reordered()
+}
+
+// FromFileAt returns where operators have element i of files, and how many from there on follow each other in both, of a parameter for
+// which InRuns holds.
+func (p Param) FromFileAt(i int) (ours, n int) {
+	width := p.Cols
+	if p.Vector {
+		width = 1
+	}
+	all := int(p.Elems())
+	switch {
+	case p.Heads > 0:
+		n = all / (3 * p.Heads)
+		head, which := i/n/3, i/n%3
+		return (which*p.Heads+head)*n + i%n, n - i%n
+	case p.Groups > 0:
+		each := all / p.Groups
+		for _, band := range p.Bands {
+			rows := band.Rows * width
+			if at := i%each - band.At*width; at >= 0 && at < rows {
+				return ours + i/each*rows + at, rows - at
+			}
+			ours += p.Groups * rows
+		}
+	case p.Paired > 0:
+		head, turned := p.Head*width, p.Paired*width
+		pairs, rest := 0, turned
+		if p.PairedLast {
+			pairs, rest = head-turned, 0
+		}
+		first, at := i/head*head, i%head-pairs
+		if at < 0 || at >= turned {
+			at += pairs - rest
+			return first + turned + at, head - turned - at
+		}
+		row := at / width
+		return first + (row%2*(p.Paired/2)+row/2)*width + at%width, width - at%width
+	}
+	return i, all - i
+}
+
 // FromFile copies a parameter in the order of files to dst in the order of operators.
 func (p Param) FromFile(dst, src []float32) {
 	if p.Heads > 0 {

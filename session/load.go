@@ -30,6 +30,14 @@ func AsInFiles(g *graph.Graph, i int) bool {
 	return !(p.Reordered() || p.NF4 || p.Unit > 0 || p.State && g.Stored(i).Rows > 1)
 }
 
+// WrittenApart reports whether those who hold elements of parameter i can write them to files by themselves: as numbers, and a row or part
+// of a row at a time. Else it is put together first.
+func WrittenApart(g *graph.Graph, i int) bool {
+	p := &g.Params[i]
+	slab, divided := g.Slab(i)
+	return p.InRuns() && !(p.NF4 || p.Unit > 0 || p.State && g.Stored(i).Rows > 1) && !(p.Reordered() && divided && !slab.InRuns())
+}
+
 // piece returns the most elements of a parameter that are loaded at once.
 func piece(g *graph.Graph, i int) int {
 	n := int(g.Params[i].Elems())

@@ -149,13 +149,10 @@ func (v *Savers) Begin(ctx context.Context, bytes int64) error {
 	kinds := append(v.session.moments(), optimizer.Weights)
 	for i, p := range v.session.Graph.Params {
 		for _, kind := range kinds {
-			if MomentOf(v.session, i, kind).Packed() { // this process writes them
+			if MomentOf(v.session, i, kind).Packed() || !WrittenApart(v.session.Graph, i) { // this process writes them
 				continue
 			}
-			slab, divided := v.session.Graph.Slab(i)
-			if divided && !slab.InRuns() { // likewise
-				continue
-			}
+			slab, _ := v.session.Graph.Slab(i)
 			for k := range slab.Parts {
 				for s := (device.StateRange{Param: i, Kind: kind, As: graph.F32, N: int(p.Elems()) / slab.Parts}); s.N > 0; {
 					part := s
@@ -243,12 +240,21 @@ func (v *Savers) Write(to safetensors.Divided, s device.StateRange) error {
 	return v.writeSlab(to, s, 0)
 }
 
-// WriteDivided is Write for a parameter that ranks divide in runs, see graph.Slab.
+// WriteDivided is Write for a parameter that ranks divide, see graph.Slab, or that files order differently, of which WrittenApart holds.
 func (v *Savers) WriteDivided(to safetensors.Divided, s device.StateRange) error {
-	slab, _ := v.session.Graph.Slab(s.Param)
+	slab, divided := v.session.Graph.Slab(s.Param)
+	if divided && !slab.InRuns() {
+		return v.writeColumns(to, s, slab)
+	}
+	p := &v.session.Graph.Params[s.Param]
 	for at, end := s.First, s.First+s.N; at < end; at += s.N {
-		var k int
-		k, s.First, s.N = slab.Locate(at)
+		k := 0
+		s.First, s.N = p.FromFileAt(at)
+		if divided {
+			var n int
+			k, s.First, n = slab.Locate(s.First)
+			s.N = min(s.N, n)
+		}
 		s.N = min(s.N, end-at, pieceElems)
 		if err := v.writeSlab(to, s, k); err != nil {
 			return err
@@ -257,13 +263,105 @@ func (v *Savers) WriteDivided(to safetensors.Divided, s device.StateRange) error
 	return nil
 }
 
+// writeColumns writes a matrix that ranks divide by columns, in blocks of rows. In a block the elements that a slab has follow each other in
+// the slab, but not in the file.
+func (v *Savers) writeColumns(to safetensors.Divided, s device.StateRange, slab graph.Slab) error {
+	const most = 1 << 11 // runs, so that orders are short
+	all := min(max(v.grain*slab.Parts, slab.Cols), pieceElems)
+	for at, end := s.First, s.First+s.N; at < end; {
+		first, last := at, min(at+all, end)
+		parts, runs := make([]device.StateRange, slab.Parts), make([][]device.Run, slab.Parts)
+		for n, count := 0, 0; at < last && count < most; at, count = at+n, count+1 {
+			var k, ours int
+			k, ours, n = slab.Locate(at)
+			n = min(n, last-at)
+			if p := &parts[k]; p.N == 0 {
+				*p = s
+				p.First, p.N = ours, 0
+			}
+			parts[k].N += n
+			runs[k] = append(runs[k], device.Run{At: at - first, N: n})
+		}
+		var begin []func(file string, offset int64) func() (uint32, error)
+		bytes := int64(at-first) * s.As.Size()
+		for k := range parts {
+			list, err := v.orders(to, bytes, parts[k], k, runs[k])
+			if err != nil {
+				return err
+			}
+			begin = append(begin, list...)
+		}
+		if err := to.Leave(bytes, begin...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orders divides elements of a slab, which are in runs of a block of a file, among those that hold them.
+func (v *Savers) orders(to safetensors.Divided, bytes int64, s device.StateRange, slab int, runs []device.Run) (begin []func(string, int64) func() (uint32, error), err error) {
+	for s.N > 0 {
+		part := s
+		rank, alone := v.holder(&part, slab)
+		if rank < 0 {
+			return nil, v.nobody(s)
+		}
+		if !alone {
+			v.bytes[v.process[rank]] += int64(part.Bytes())
+		}
+		var own []device.Run
+		for left := part.N; left > 0; {
+			r := runs[0]
+			if r.N = min(r.N, left); r.N == runs[0].N {
+				runs = runs[1:]
+			} else {
+				runs[0] = device.Run{At: runs[0].At + r.N, N: runs[0].N - r.N}
+			}
+			own, left = append(own, r), left-r.N
+		}
+		begin = append(begin, func(file string, offset int64) func() (uint32, error) {
+			b := device.FileBlock{Offset: offset, Bytes: bytes, Runs: own}
+			if v.process[rank] != 0 {
+				v.session.ranks[rank].engines[0].Save(file, b, part)
+				return v.begun(rank)
+			}
+			sum, err := v.writeRuns(to, b, rank, part)
+			return func() (uint32, error) { return sum, err }
+		})
+		s.First, s.N = s.First+part.N, s.N-part.N
+	}
+	return begin, nil
+}
+
+// writeRuns writes elements of a rank of this process.
+func (v *Savers) writeRuns(to safetensors.Divided, b device.FileBlock, rank int, s device.StateRange) (uint32, error) {
+	if err := v.read(rank, s); err != nil {
+		return 0, err
+	}
+	return b.Write(to, v.room, int(s.As.Size()))
+}
+
+// read reads elements of a rank of this process into v.room.
+func (v *Savers) read(rank int, s device.StateRange) error {
+	v.room = slices.Grow(v.room[:0], s.Bytes())[:s.Bytes()]
+	if err := v.session.ranks[rank].engines[0].ReadState(s, v.room); err != nil {
+		return v.session.lost(rank, err)
+	}
+	return nil
+}
+
+// nobody is the error that no rank holds the first elements of a range.
+func (v *Savers) nobody(s device.StateRange) error {
+	return fmt.Errorf("no rank holds element %d of parameter %s", s.First, v.session.Graph.Params[s.Param].Name)
+}
+
 // writeSlab writes a range of a slab, of which there is one if ranks do not divide the parameter.
 func (v *Savers) writeSlab(to safetensors.Divided, s device.StateRange, slab int) error {
 	for s.N > 0 {
 		part := s
 		rank, alone := v.holder(&part, slab)
 		if rank < 0 {
-			return fmt.Errorf("no rank holds element %d of parameter %s", s.First, v.session.Graph.Params[s.Param].Name)
+			return v.nobody(s)
 		}
 		if !alone {
 			part.N = min(part.N, v.grain)
@@ -309,34 +407,37 @@ func (v *Savers) holder(s *device.StateRange, slab int) (rank int, alone bool) {
 
 // write writes a range that a rank holds.
 func (v *Savers) write(to safetensors.Divided, rank int, s device.StateRange) error {
-	e := v.session.ranks[rank].engines[0]
 	if v.process[rank] != 0 {
 		return to.Leave(int64(s.Bytes()), func(file string, offset int64) func() (uint32, error) {
-			w := &v.writes[rank]
-			n := w.begun
-			w.begun++
-			e.Save(file, offset, s)
-			return func() (uint32, error) {
-				if n >= len(w.sums) {
-					v.collect()
-				}
-				var file *device.FileError
-				switch {
-				case errors.As(w.err, &file):
-					return 0, w.err
-				case n >= len(w.sums):
-					return 0, v.session.lost(rank, w.err)
-				}
-				return w.sums[n], nil
-			}
+			v.session.ranks[rank].engines[0].Save(file, device.FileBlock{Offset: offset}, s)
+			return v.begun(rank)
 		})
 	}
-	v.room = slices.Grow(v.room[:0], s.Bytes())[:s.Bytes()]
-	if err := e.ReadState(s, v.room); err != nil {
-		return v.session.lost(rank, err)
+	if err := v.read(rank, s); err != nil {
+		return err
 	}
 	_, err := to.Write(v.room)
 	return err
+}
+
+// begun counts what a rank of another process was told to write, and returns what waits for its checksum.
+func (v *Savers) begun(rank int) func() (uint32, error) {
+	w := &v.writes[rank]
+	n := w.begun
+	w.begun++
+	return func() (uint32, error) {
+		if n >= len(w.sums) {
+			v.collect()
+		}
+		var file *device.FileError
+		switch {
+		case errors.As(w.err, &file):
+			return 0, w.err
+		case n >= len(w.sums):
+			return 0, v.session.lost(rank, w.err)
+		}
+		return w.sums[n], nil
+	}
 }
 
 // collect waits for what others have begun to write.

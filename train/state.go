@@ -181,8 +181,8 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		data = func(w io.Writer) error {
 			return inPieces(part, func(at, n int) error { return r.writeOriginal(w, i, at, n, as) })
 		}
-	case r.inRuns(i):
-		data = func(w io.Writer) error { return r.writeRuns(w, i, part, as) }
+	case r.writtenApart(i):
+		data = func(w io.Writer) error { return r.writeDivided(w, i, part, as) }
 	case p.Reordered() || r.run.Session.Graph.Divided(i) || r.run.Setup.rounded(p) || p.Unit > 0:
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
@@ -269,15 +269,15 @@ func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safet
 	return writeExactly(w, as, r.values[part.First:][:part.Elems()])
 }
 
-// inRuns reports whether ranks divide a parameter so that each can write its own elements, as they are in files.
-func (r *stateReader) inRuns(i int) bool {
-	p := &r.run.Session.Graph.Params[i]
-	slab, divided := r.run.Session.Graph.Slab(i)
-	return divided && slab.InRuns() && session.AsInFiles(r.run.Session.Graph, i) && !r.run.Setup.rounded(*p)
+// writtenApart reports whether a parameter that is not in files as it is here can be written by those who hold its elements.
+func (r *stateReader) writtenApart(i int) bool {
+	g := r.run.Session.Graph
+	p := &g.Params[i]
+	return (g.Divided(i) || p.Reordered()) && session.WrittenApart(g, i) && !r.run.Setup.rounded(*p)
 }
 
-// writeRuns writes a parameter that ranks divide in runs, or has other processes write what they have of it.
-func (r *stateReader) writeRuns(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
+// writeDivided writes such a parameter, or has other processes write what they have of it.
+func (r *stateReader) writeDivided(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
 	to, ok := w.(safetensors.Divided)
 	if !ok || r.run.savers == nil {
 		return r.writeWhole(w, i, part, as)

@@ -20,9 +20,11 @@ type Tensor struct {
 // Divided is a writer of a file of which other processes write parts. Data may find that its writer is one.
 type Divided interface {
 	io.Writer
-	// Leave leaves the next n bytes to another process. begin tells it the file, relative to a folder that both know, and the
-	// offset; what it returns waits for these bytes and returns their CRC-32C.
-	Leave(n int64, begin func(file string, offset int64) (sum func() (uint32, error))) error
+	// Leave leaves the next n bytes to others, each of which writes some of them. begin tells each the file, relative to a folder that
+	// all know, and the offset of the n bytes; what it returns waits for its bytes, and returns the CRC-32C of all n with zeros
+	// where those of the others are.
+	Leave(n int64, begin ...func(file string, offset int64) (sum func() (uint32, error))) error
+	io.WriterAt // for one of them that is this process
 }
 
 // Float32s is a tensor of values in memory, stored as F32, BF16, F16 or F64. The slice is read when the tensor is
@@ -155,10 +157,12 @@ type dividedly struct {
 	to Divided
 }
 
-func (d dividedly) Leave(n int64, begin func(file string, offset int64) (sum func() (uint32, error))) error {
+func (d dividedly) Leave(n int64, begin ...func(file string, offset int64) (sum func() (uint32, error))) error {
 	if err := d.room(n); err != nil {
 		return err
 	}
 	d.left -= n
-	return d.to.Leave(n, begin)
+	return d.to.Leave(n, begin...)
 }
+
+func (d dividedly) WriteAt(b []byte, offset int64) (int, error) { return d.to.WriteAt(b, offset) }

@@ -169,6 +169,8 @@ func (e *lease) do(v verb, f []byte) error {
 		return e.saving.save(e, f)
 	case doFill:
 		return e.saving.fill(e, f)
+	case doSaveRuns:
+		return e.saving.saveRuns(e, binary.LittleEndian.Uint32(f))
 	case doDraw:
 		return e.saving.draw(e, binary.LittleEndian.Uint32(f))
 	case doSum:

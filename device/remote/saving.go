@@ -45,9 +45,24 @@ func (d *Device) Shares(name, mark string) (bool, error) {
 }
 
 // Save has the process write elements to a file.
-func (d *Device) Save(first int, file string, offset int64, s device.StateRange) {
-	d.out = appendOrder(d.out, doSave, first, file, offset, s)
+func (d *Device) Save(first int, file string, b device.FileBlock, s device.StateRange) {
+	if b.Runs == nil {
+		d.out = appendOrder(d.out, doSave, first, file, b.Offset, s)
+	} else {
+		var err error
+		if d.out, err = appendMessage(append(d.out, byte(doSaveRuns)), &scattered{number(first), file, b, s}); err != nil {
+			panic(err) // numbers and a name can be written
+		}
+	}
 	_ = d.flush() // it begins at once; Saved reports what fails
+}
+
+// scattered are elements that do not follow each other in a file.
+type scattered struct {
+	Call  uint32 // the first of a program
+	File  string
+	Block device.FileBlock
+	Range device.StateRange
 }
 
 // Fill has the process read elements from a file.
@@ -209,6 +224,43 @@ func (s *saving) save(e *lease, f []byte) error {
 	return err
 }
 
+// saveRuns reads a message, and writes elements to a file.
+func (s *saving) saveRuns(e *lease, length uint32) error {
+	var m scattered
+	if err := readText(e.in, length, messageBytes, &m); err != nil {
+		return err
+	}
+	if s.err == nil {
+		s.err = s.writeRuns(e, &m)
+	}
+	return nil
+}
+
+func (s *saving) writeRuns(e *lease, m *scattered) error {
+	r, b := m.Range, m.Block
+	if r.Kind >= optimizer.NumKinds || r.As != graph.F32 && r.As != graph.BF16 || r.First < 0 || r.N < 1 || r.N > pieceBytes || b.Offset < 0 || b.Bytes < 0 || b.Bytes > pieceBytes {
+		return errors.New("impossible elements")
+	}
+	if err := e.refuseWithinRound(); err != nil {
+		return err
+	}
+	o := fileOrder{file: m.File, what: r}
+	var err error
+	if o.bytes, err = e.room(uint32(r.Bytes())); err != nil {
+		return err
+	}
+	if o.state, err = e.scripts.state(e, m.Call); err != nil {
+		return err
+	}
+	file, err := s.held(&o)
+	if err != nil {
+		return err
+	}
+	sum, err := b.Write(file, o.bytes, int(r.As.Size()))
+	s.sums = append(s.sums, sum)
+	return err
+}
+
 // draw reads a message, and draws elements.
 func (s *saving) draw(e *lease, length uint32) error {
 	var m drawn
@@ -296,11 +348,8 @@ func (s *saving) read(o *fileOrder) error {
 }
 
 func (s *saving) write(o *fileOrder) error {
-	file, err := s.open(o.file)
+	file, err := s.held(o)
 	if err != nil {
-		return err
-	}
-	if err := o.state.ReadState(o.what, o.bytes); err != nil {
 		return err
 	}
 	if _, err := file.WriteAt(o.bytes, o.offset); err != nil {
@@ -308,6 +357,15 @@ func (s *saving) write(o *fileOrder) error {
 	}
 	s.sums = append(s.sums, crc32.Checksum(o.bytes, crc32.MakeTable(crc32.Castagnoli)))
 	return nil
+}
+
+// held opens the file of an order and reads the elements that are to be written to it.
+func (s *saving) held(o *fileOrder) (*os.File, error) {
+	file, err := s.open(o.file)
+	if err != nil {
+		return nil, err
+	}
+	return file, o.state.ReadState(o.what, o.bytes)
 }
 
 // open opens a file of the run's folder for writing, once.

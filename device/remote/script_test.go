@@ -125,7 +125,7 @@ func TestSave(t *testing.T) {
 		}
 	}
 	held := device.StateRange{Param: 5, As: graph.F32, First: 2, N: 3}
-	d.Save(first, "sub/file", 4, held)
+	d.Save(first, "sub/file", device.FileBlock{Offset: 4}, held)
 	sums, err := d.Saved()
 	check(t, err)
 	if want := crc32.Checksum(values[8:20], crc32.MakeTable(crc32.Castagnoli)); len(sums) != 1 || sums[0] != want {
@@ -178,7 +178,7 @@ func TestSave(t *testing.T) {
 		{first, "sub/file", device.StateRange{Param: 5, As: graph.BF16, N: 3}},
 		{first, "sub/file", device.StateRange{Param: 5, As: 200, N: 3}},
 	} {
-		d.Save(c.first, c.file, 0, c.what)
+		d.Save(c.first, c.file, device.FileBlock{}, c.what)
 		if sums, err := d.Saved(); err == nil {
 			t.Errorf("%+v: %v", c, sums)
 		}
@@ -189,7 +189,7 @@ func TestSave(t *testing.T) {
 	if text, err := os.ReadFile(outside); err != nil || string(text) != "another" {
 		t.Errorf("%q, %v", text, err)
 	}
-	d.Save(first, "sub/none", 0, held)
+	d.Save(first, "sub/none", device.FileBlock{}, held)
 	if _, err := d.Saved(); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("%v is no error of a file", err)
 	}

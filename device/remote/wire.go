@@ -38,28 +38,29 @@ import (
 type verb uint8
 
 const (
-	doLaunch  verb = 1 + iota // u32 call
-	doWait                    // u8 stream, u32 call
-	doRun                     // u32 call, the first of a program
-	doWrite                   // u8 tier, u64 address, u32 length; bytes
-	doClock                   // u8 on
-	doSave                    // see saveFields; name
-	doFill                    // likewise
-	doDraw                    // u32 length; message
-	doSum                     // u32 length; message
-	doReserve                 // u8 tier, u64 bytes -> nothing
-	doPrepare                 // u8 timed, u32 calls, u32 length; message -> u32 first
-	doLoad                    // u32 length; the build and the program's text -> u32 first, u32 calls
-	doTune                    // u64 memory, u32 calls, u32 length; message -> nothing
-	doRead                    // u8 tier, u64 address, u32 length -> bytes
-	doClear                   // u8 tier, u64 address, u64 length -> nothing
-	doRepeat                  // u8 tier, u64 address, u32 period, u64 length -> nothing
-	doSync                    // -> f64 now, u32 count, count times u32 call, f64 start, f64 end; results, see script.go
-	doStats                   // -> u32 length; message
-	doShares                  // u32 length; message -> u64 yes or no
-	doSaved                   // -> u32 count, count times u32 checksum
-	doPing                    // -> f64 now
-	doClose                   // -> nothing
+	doLaunch   verb = 1 + iota // u32 call
+	doWait                     // u8 stream, u32 call
+	doRun                      // u32 call, the first of a program
+	doWrite                    // u8 tier, u64 address, u32 length; bytes
+	doClock                    // u8 on
+	doSave                     // see saveFields; name
+	doFill                     // likewise
+	doSaveRuns                 // u32 length; message
+	doDraw                     // u32 length; message
+	doSum                      // u32 length; message
+	doReserve                  // u8 tier, u64 bytes -> nothing
+	doPrepare                  // u8 timed, u32 calls, u32 length; message -> u32 first
+	doLoad                     // u32 length; the build and the program's text -> u32 first, u32 calls
+	doTune                     // u64 memory, u32 calls, u32 length; message -> nothing
+	doRead                     // u8 tier, u64 address, u32 length -> bytes
+	doClear                    // u8 tier, u64 address, u64 length -> nothing
+	doRepeat                   // u8 tier, u64 address, u32 period, u64 length -> nothing
+	doSync                     // -> f64 now, u32 count, count times u32 call, f64 start, f64 end; results, see script.go
+	doStats                    // -> u32 length; message
+	doShares                   // u32 length; message -> u64 yes or no
+	doSaved                    // -> u32 count, count times u32 checksum
+	doPing                     // -> f64 now
+	doClose                    // -> nothing
 
 	// On side.
 	doLook  // -> u64 progress, u64 round, u32 calls; one bit per call
@@ -68,7 +69,7 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doFill: saveFields, doDraw: 4, doSum: 4, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
+	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doFill: saveFields, doSaveRuns: 4, doDraw: 4, doSum: 4, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
 	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doShares: 0, doSaved: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
