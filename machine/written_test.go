@@ -85,7 +85,7 @@ func TestWritten(t *testing.T) {
 		}
 	}
 	for i, name := range []string{"new", "../outside", root + "/outside", "../home/file"} { // a loaded program is not even needed
-		d.Save(i, name, 0, device.StateRange{N: 1})
+		d.Save(i, name, device.FileBlock{}, device.StateRange{N: 1})
 		if _, err := d.Saved(); err == nil {
 			t.Errorf("%s is written", name)
 		}
