@@ -42,11 +42,11 @@ for i in $(seq 0 $last); do
 	fi
 done
 
-# hold RATE holds all links to it, in both directions.
+# hold RATE holds all links to it, also towards hosts if several may send to one.
 hold() {
 	for i in $(seq 0 $last); do
 		tc -n athanor-$i qdisc replace dev e0 root tbf rate "$1" burst "${BURST:-20kb}" latency 50ms
-		tc -n athanor-net qdisc replace dev e$i root tbf rate "$1" burst "${BURST:-20kb}" latency 50ms
+		if [ $last -gt 1 ]; then tc -n athanor-net qdisc replace dev e$i root tbf rate "$1" burst "${BURST:-20kb}" latency 50ms; fi
 	done
 }
 

@@ -30,13 +30,13 @@ func withDeltaSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s 
 		}
 	}
 	samples[graph.ShortConvAt] = func(s *sample) {
-		n, c, taps, pos := 1+s.IntN(9), s.cols(), 2+s.IntN(4), s.IntN(9)
+		n, c, taps, slots := 1+s.IntN(9), s.cols(), 2+s.IntN(4), 1+s.IntN(3)
 		s.call.Attr.Act = model.SiLU
 		s.mat(n, c)
-		s.mat(taps-1, c)
+		s.mat(slots*(taps-1), c)
 		s.mat(n, c)
 		s.mat(c, taps)
-		s.ints(1, pos, pos+1)
+		s.places(n, slots, s.IntN(9))
 		s.biased(c)
 	}
 	samples[graph.Decay] = func(s *sample) {
@@ -69,13 +69,13 @@ func withDeltaSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s 
 	withScanSamples(samples)
 	samples[graph.DeltaRuleAt] = func(s *sample) {
 		_, width, _ := s.deltaRule()
-		n, a := 1+s.IntN(9), &s.call.Attr
+		n, slots, a := 1+s.IntN(9), 1+s.IntN(3), &s.call.Attr
 		a.Seq = 0
 		s.mat(n, width)
-		s.f32(a.Heads*a.HeadDim, width/a.Heads)
+		s.f32(slots*a.Heads*a.HeadDim, width/a.Heads)
 		s.mat(n, 2*a.KVHeads*a.HeadDim+width)
 		s.gates(n)
-		s.ints(1, 0, 3)
+		s.places(n, slots, s.IntN(3))
 	}
 	return samples
 }

@@ -53,14 +53,14 @@ func withScanSamples(samples map[graph.Op]func(s *sample)) {
 	}
 	samples[graph.StateScanAt] = func(s *sample) {
 		_, width, _ := s.stateScan()
-		n, a := 1+s.IntN(9), &s.call.Attr
+		n, slots, a := 1+s.IntN(9), 1+s.IntN(3), &s.call.Attr
 		a.Seq, s.floor = 0, 1
 		s.mat(n, width)
-		s.f32(a.Heads*a.HeadDim, width/a.Heads)
+		s.f32(slots*a.Heads*a.HeadDim, width/a.Heads)
 		s.mat(n, 2*a.KVHeads*a.HeadDim+width)
 		s.gates(n)
 		s.mat(1, a.Heads)
-		s.ints(1, 0, 3)
+		s.places(n, slots, s.IntN(3))
 	}
 }
 
