@@ -3,7 +3,7 @@
 #
 #   tools/hosts.sh ATHANOR CONFIG [key=value ...]       HOSTS=2 RATES="1gbit 10gbit" by default
 #
-# The hosts are network namespaces of this machine with a core each, in turn, and a switch between them (a bridge): what goes between
+# The hosts are network namespaces of this machine with a core each, in turn; two are joined directly, more by a switch (a bridge). What goes between
 # them goes through the kernel's TCP and links that are held to the rate (tc tbf), but through no cable. Needs root, ip, tc and idle cores.
 set -euo pipefail
 if [ $# -lt 2 ]; then
@@ -30,8 +30,14 @@ ip -n athanor-net link set switch up
 others=
 for i in $(seq 0 $last); do
 	ip netns add athanor-$i
-	ip link add e0 netns athanor-$i type veth peer name e$i netns athanor-net
-	ip -n athanor-net link set e$i master switch up
+	if [ $last -gt 1 ]; then
+		ip link add e0 netns athanor-$i type veth peer name e$i netns athanor-net
+		ip -n athanor-net link set e$i master switch up
+	elif [ $i -eq 1 ]; then
+		ip link add e0 netns athanor-0 type veth peer name e0 netns athanor-1
+	fi
+done
+for i in $(seq 0 $last); do
 	ip -n athanor-$i addr add 10.90.0.$((i + 1))/24 dev e0
 	ip -n athanor-$i link set e0 up
 	ip -n athanor-$i link set lo up
