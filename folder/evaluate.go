@@ -154,12 +154,13 @@ const usualLabelled = 1024
 
 // trained is part of what a run records of itself, see package train.
 type trained struct {
-	Sequence  int      `json:"sequence_length"`
-	Begin     string   `json:"bos"`
-	Chat      string   `json:"chat_template"`
-	TextField []string `json:"text_field"`
-	Labels    []string `json:"labels"`
-	Valued    bool     `json:"regression"`
+	Sequence   int         `json:"sequence_length"`
+	Begin      string      `json:"bos"`
+	Chat       string      `json:"chat_template"`
+	TextField  []string    `json:"text_field"`
+	Labels     []string    `json:"labels"`
+	Valued     bool        `json:"regression"`
+	Preference *Preference `json:"preference"`
 }
 
 // readTrained returns what a folder tells of the run that wrote it; false: it is from elsewhere.
@@ -194,11 +195,12 @@ type Texts struct {
 	Note      func(text string)
 
 	unlabelled bool // labels are not read
+	pairs      bool // of a row that has both a pair and another document, the pair; labels are not read
 }
 
 // HeldOut returns at most limit sequences of seq+1 tokens from the start of a
 // corpus. If seq is 0, it is usualSequence or the model's number of positions,
-// whichever is less.
+// whichever is less. A corpus of pairs is ErrPairs.
 func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) ([][]int32, error) {
 	seq, err := f.length(seq)
 	if err != nil {
@@ -210,7 +212,7 @@ func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progre
 	}
 	defer t.Close()
 	if n := t.Stats().Pairs(); n > 0 {
-		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}
+		return nil, misuse{fmt.Errorf("the corpus has %d %w of a chosen and a rejected answer, and text is wanted; hint: `athanor eval` compares them", n, ErrPairs)}
 	}
 	if t.Len() <= int64(seq) {
 		return nil, misuse{fmt.Errorf("the corpus has %d tokens, but a sequence needs %d and one more to predict; hint: use a shorter --sequence, or more text", t.Len(), seq)}
@@ -261,7 +263,10 @@ func (f *Folder) tokens(ctx context.Context, texts Texts, progress Progress) (*d
 		return nil, misuse{err}
 	}
 	o := f.reading(tokenizer)
-	o.Chat, o.SkipBad, o.Unlabelled = template, texts.SkipBad, texts.unlabelled
+	o.Chat, o.SkipBad, o.Unlabelled, o.Pairs = template, texts.SkipBad, texts.unlabelled, texts.pairs
+	if texts.pairs {
+		o.Labels = nil
+	}
 	o.Progress = func(done, total int64) { progress("reading the corpus", done, total) }
 	if len(texts.TextField) > 0 {
 		o.TextField = texts.TextField

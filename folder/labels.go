@@ -3,7 +3,6 @@ package folder
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -35,11 +34,8 @@ type Guessed struct {
 }
 
 // Guess evaluates a model that chooses among labels, or has values, on rows of a text and a label, in at most limit sequences of seq tokens; 0: as in training.
-// The error is a *search.Misfit if the device has too little memory.
+// A reward model has no labels: see Rank. The error is a *search.Misfit if the device has too little memory.
 func Guess(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) (*Guessed, error) {
-	if len(f.Model.Labels) < 2 && !f.Model.Regression {
-		return nil, misuse{errors.New("a reward model has no labels to guess; hint: --predictions writes its rewards; the run that trains it says how many pairs it ranks rightly")}
-	}
 	if f.Model.Regression {
 		return fit(ctx, f, texts, seq, limit, progress)
 	}

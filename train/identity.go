@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -58,11 +59,12 @@ type origin struct {
 	carried
 	stall
 	tying
-	Tied       int      `json:"tied,omitempty"`              // how many consecutive layers share parameters
-	Validation int64    `json:"validation_tokens,omitempty"` // of a separate validation corpus
-	TextField  []string `json:"text_field,omitempty"`        // of rows, for those who evaluate; absent: text
-	Labels     []string `json:"labels,omitempty"`            // their names, likewise, since an adapter's folder has none
-	Regression bool     `json:"regression,omitempty"`        // the one label is a value, likewise
+	Tied       int                `json:"tied,omitempty"`              // how many consecutive layers share parameters
+	Validation int64              `json:"validation_tokens,omitempty"` // of a separate validation corpus
+	TextField  []string           `json:"text_field,omitempty"`        // of rows, for those who evaluate; absent: text
+	Labels     []string           `json:"labels,omitempty"`            // their names, likewise, since an adapter's folder has none
+	Regression bool               `json:"regression,omitempty"`        // the one label is a value, likewise
+	Preference *folder.Preference `json:"preference,omitempty"`        // how pairs are compared, likewise
 }
 
 // configured fills in what the configuration determines.
@@ -149,7 +151,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.tying, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField, t.Setup.Spec.Labels, t.Setup.Spec.Regresses()}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.tying, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField, t.Setup.Spec.Labels, t.Setup.Spec.Regresses(), t.Setup.preferred()}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

@@ -40,9 +40,9 @@ type Metrics struct {
 	SkippedSteps int               `json:"skipped_steps,omitempty"`     // so far
 	Passed       int               `json:"passed_batches,omitempty"`    // before this step: no token of them was learnt
 	// Alerts that begin to fire with this step, or are over.
-	Alerts     []alert.Event `json:"alerts,omitempty"`
-	*Rewards                 // for pairs
-	ValRewards *Rewards      `json:"val_rewards,omitempty"`
+	Alerts          []alert.Event   `json:"alerts,omitempty"`
+	*folder.Rewards                 // for pairs
+	ValRewards      *folder.Rewards `json:"val_rewards,omitempty"`
 }
 
 // skipped says that a step was skipped, and why.
@@ -250,7 +250,7 @@ func (l *metricsLog) add(m Metrics) error {
 	curves := []scalar{{"train/loss", m.Loss}, {"train/learning_rate", m.LearningRate}, {"train/grad_norm", m.GradNorm},
 		{"perf/tokens_per_second", m.Rate}, {"perf/mfu", m.MFU}, {"perf/step_seconds", m.StepSeconds}}
 	if m.Rewards != nil {
-		curves = append(curves, m.Rewards.curves("train")...)
+		curves = append(curves, rewardCurves("train", m.Rewards)...)
 	}
 	if m.SkippedSteps > 0 {
 		curves = append(curves, scalar{"train/skipped_steps", float64(m.SkippedSteps)})
@@ -260,7 +260,7 @@ func (l *metricsLog) add(m Metrics) error {
 
 // validated records a validation loss, bits per byte unless they are 0, for texts with labels the accuracy, for those with values
 // how close they are, and, for pairs, rewards.
-func (l *metricsLog) validated(step int, loss, bitsPerByte float64, accuracy *float64, fit *folder.Closeness, rewards *Rewards) error {
+func (l *metricsLog) validated(step int, loss, bitsPerByte float64, accuracy *float64, fit *folder.Closeness, rewards *folder.Rewards) error {
 	curves := []scalar{{"val/loss", loss}}
 	if accuracy != nil {
 		curves = append(curves, scalar{"val/accuracy", *accuracy})
@@ -272,9 +272,18 @@ func (l *metricsLog) validated(step int, loss, bitsPerByte float64, accuracy *fl
 		curves = append(curves, scalar{"val/bits_per_byte", bitsPerByte})
 	}
 	if rewards != nil {
-		curves = append(curves, rewards.curves("val")...)
+		curves = append(curves, rewardCurves("val", rewards)...)
 	}
 	return l.events.add(step, curves...)
 }
 
 func (l *metricsLog) close() error { return errors.Join(l.f.close(), l.events.close()) }
+
+// rewardCurves returns the points of rewards for TensorBoard.
+func rewardCurves(prefix string, r *folder.Rewards) []scalar {
+	list := []scalar{{prefix + "/reward_accuracy", r.Accuracy}, {prefix + "/reward_margin", r.Margin}, {prefix + "/reward_chosen", r.Chosen}, {prefix + "/reward_rejected", r.Rejected}}
+	if r.Answers > 0 {
+		list = append(list, scalar{prefix + "/kl", r.KL})
+	}
+	return list
+}

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -136,6 +138,15 @@ type pairs struct {
 	list      []float32 // of ratios
 }
 
+// reward adds the batch, whose ratios a step returned, to rewards.
+func (p *pairs) reward(sum *folder.Rewards, ratios []float32, beta float64) {
+	if len(p.good) > 0 {
+		sum.AddAnswers(p.begins, p.good, ratios, p.kl, beta)
+		return
+	}
+	sum.AddPairs(p.begins, ratios, beta)
+}
+
 // clear removes all documents from a batch of tokens.
 func (p *pairs) clear(tokens int) {
 	p.begins, p.kl = p.begins[:0], 0
@@ -195,6 +206,21 @@ func (t *Run) evaluate(ctx context.Context, rows int) (out session.Outcome, targ
 	}
 	out, err = t.Session.Step(ctx, evaluating, session.Batch(t.batch), sc)
 	return out, sc.Targets, err
+}
+
+// preferred returns how the run compares answers, for those who evaluate; nil: it does not.
+func (s *Setup) preferred() *folder.Preference {
+	if !s.preferring() {
+		return nil
+	}
+	p := &folder.Preference{Loss: s.Spec.PairLoss.String(), Beta: s.Spec.Preference.Beta, Margin: s.Spec.Preference.Margin}
+	if s.Spec.PairLoss.Rule().Reference {
+		p.Reference = cmp.Or(s.Adapter, s.Folder)
+		if whole, err := filepath.Abs(p.Reference); err == nil && p.Reference != "" {
+			p.Reference = whole
+		}
+	}
+	return p
 }
 
 // groups returns the reference as a part of checkpoints.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/session"
@@ -37,7 +38,7 @@ func pairsOf(w data.Windows, windows []int64, known []float32) (documents []data
 }
 
 // formula returns the loss and the rewards of pairs whose documents are that much likelier than under the reference.
-func formula(ratios []float32, beta float64) (loss float64, r Rewards) {
+func formula(ratios []float32, beta float64) (loss float64, r folder.Rewards) {
 	n := len(ratios) / 2
 	for k := range n {
 		chosen, rejected := beta*float64(ratios[2*k]), beta*float64(ratios[2*k+1])
@@ -61,7 +62,7 @@ func TestRewards(t *testing.T) {
 	dir := t.TempDir()
 	writePairs(t, dir+"/a.jsonl", 0, 50)
 	writePairs(t, dir+"/b.jsonl", 50, 80)
-	near := func(what string, loss float64, got *Rewards, ratios []float32) {
+	near := func(what string, loss float64, got *folder.Rewards, ratios []float32) {
 		t.Helper()
 		want, r := formula(ratios, beta)
 		for k, d := range []float64{loss - want, got.Accuracy - r.Accuracy, got.Margin - r.Margin, got.Chosen - r.Chosen, got.Rejected - r.Rejected} {
@@ -216,9 +217,9 @@ func TestAnswerRewards(t *testing.T) {
 			}
 			differences = append(differences, d)
 		}
-		verify := func(what string, w data.Windows, windows []int64, own, mismatched []float32, loss float64, got *Rewards) {
+		verify := func(what string, w data.Windows, windows []int64, own, mismatched []float32, loss float64, got *folder.Rewards) {
 			t.Helper()
-			var want Rewards
+			var want folder.Rewards
 			var labels []bool
 			var ratios []float32
 			kl, n := 0.0, 0

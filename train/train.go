@@ -89,11 +89,11 @@ type Run struct {
 	endures  endurance       // of writes that fail
 	alarms   *alarms
 
-	teacher   *teacher  // nil: there is none
-	reference reference // of pairs
-	pairs     pairs     // in the batch
-	drawn     []int64   // windows of the batch
-	rewards   *Rewards  // of the latest validation on pairs
+	teacher   *teacher        // nil: there is none
+	reference reference       // of pairs
+	pairs     pairs           // in the batch
+	drawn     []int64         // windows of the batch
+	rewards   *folder.Rewards // of the latest validation on pairs
 
 	bitsPerByte float64           // of the latest validation on text; 0: none
 	accuracy    *float64          // of the latest validation on texts with labels; nil: none
@@ -432,7 +432,7 @@ type Summary struct {
 	BitsPerByte     float64           `json:"val_bits_per_byte,omitempty"`
 	ValAccuracy     *float64          `json:"val_accuracy,omitempty"` // share of the texts with labels whose label is guessed
 	ValFit          *folder.Closeness `json:"val_fit,omitempty"`      // of texts with values
-	ValRewards      *Rewards          `json:"val_rewards,omitempty"`  // of pairs
+	ValRewards      *folder.Rewards   `json:"val_rewards,omitempty"`  // of pairs
 	MeasuredSeconds float64           `json:"measured_step_seconds"`  // median
 	MeasuredPeaks   search.PerTier    `json:"measured_peaks"`
 	MeasuredBytes   search.Traffic    `json:"measured_bytes"`          // per step
@@ -505,9 +505,9 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		Bound: scalars.Bound, Skipped: out.Skipped, Passed: passed,
 	}
 	if t.Setup.preferring() && stat.Finite(out.Loss) {
-		var sums Rewards
-		sums.add(&t.pairs, out.Ratios, spec.Preference.Beta)
-		m.Rewards = sums.mean()
+		var sums folder.Rewards
+		t.pairs.reward(&sums, out.Ratios, spec.Preference.Beta)
+		m.Rewards = sums.Mean()
 	}
 	t.guard.add(out, scalars.Bound)
 	m.SkippedSteps = t.guard.Skipped

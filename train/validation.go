@@ -68,7 +68,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	held := validation{t}
 	windows := held.windows()
 	var sum float64
-	var rewards Rewards
+	var rewards folder.Rewards
 	var fit folder.Fit
 	all, bytes, correct := 0, int64(0), 0
 	for first := int64(0); first < windows; first += int64(spec.GlobalBatch) {
@@ -89,7 +89,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 			bytes += t.Setup.Tokenizer.Bytes(t.batch.Targets)
 		}
 		if t.Setup.preferring() {
-			rewards.add(&t.pairs, out.Ratios, spec.Preference.Beta)
+			t.pairs.reward(&rewards, out.Ratios, spec.Preference.Beta)
 		}
 	}
 	if all == 0 {
@@ -106,7 +106,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	case t.Setup.Spec.Classifies():
 		t.accuracy = &share
 	case t.Setup.preferring():
-		t.rewards = rewards.mean()
+		t.rewards = rewards.Mean()
 	default:
 		t.bitsPerByte = stat.BitsPerByte(sum, bytes)
 	}

@@ -34,9 +34,12 @@ type evalCmd struct {
 	Separate  bool     `help:"Tokens attend only to their own document, as in training with documents: separate."`
 	Quantize  string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	computing
-	Predictions string `help:"Of a model with labels: write what it says of the text of each row of one file, as JSONL; a reward model's rewards." placeholder:"FILE"`
-	Logits      string `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
-	Grads       string `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
+	Preference  string  `help:"Of pairs of a chosen and a rejected answer: the loss by which they are compared, dpo, ipo, simpo or orpo; without it as in training." placeholder:"LOSS"`
+	Beta        float64 `help:"Of pairs: the loss's beta; 0: as in training, or what is usual." placeholder:"NUMBER"`
+	Reference   string  `help:"Of pairs: the folder of the model with which dpo and ipo compare; without it the one that the run began with." placeholder:"FOLDER"`
+	Predictions string  `help:"Of a model with labels: write what it says of the text of each row of one file, as JSONL; a reward model's rewards." placeholder:"FILE"`
+	Logits      string  `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
+	Grads       string  `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
 }
 
 type evalReport struct {
@@ -71,10 +74,11 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if f.Device, f.DType = v.deviceAndType(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
 		f.DType = graph.F32
 	}
+	rewards := len(f.Model.Labels) == 1 && !f.Model.Regression
 	switch {
 	case model.Classifies(f.Model) && v.Predictions != "":
 		return v.predict(ctx, c, f)
-	case model.Classifies(f.Model):
+	case model.Classifies(f.Model) && !rewards:
 		return v.guess(ctx, c, f)
 	case v.Predictions != "":
 		return cli.UsageError("eval: --predictions needs a model with labels; hint: train one with the key labels")
@@ -89,7 +93,13 @@ func (v *evalCmd) Run(c *cli.Context) error {
 			return err
 		}
 	}
+	if rewards || v.comparing() {
+		return v.rank(ctx, c, f)
+	}
 	rows, err := v.rows(ctx, c, f)
+	if errors.Is(err, folder.ErrPairs) {
+		return v.rank(ctx, c, f)
+	}
 	if err != nil {
 		return err
 	}
@@ -153,8 +163,50 @@ func (v *evalCmd) guess(ctx stdctx.Context, c *cli.Context, f *folder.Folder) er
 	return nil
 }
 
+// pairReport is evalReport of pairs.
+type pairReport struct {
+	Loss float64 `json:"loss"` // mean over pairs
+	By   string  `json:"preference"`
+	folder.Rewards
+	folder.Footprint
+}
+
+// comparing reports whether flags say how pairs are compared.
+func (v *evalCmd) comparing() bool { return v.Preference+v.Reference != "" || v.Beta != 0 }
+
+// rank evaluates a model on pairs of a chosen and a rejected answer.
+func (v *evalCmd) rank(ctx stdctx.Context, c *cli.Context, f *folder.Folder) error {
+	if v.Tokens+v.Logits+v.Grads != "" || len(v.Data) == 0 {
+		return cli.UsageError("eval: pairs of a chosen and a rejected answer come from a corpus, and have no --tokens, --logits and --grads; hint: athanor eval FOLDER pairs.jsonl")
+	}
+	show := cli.NewStatus(c.Stderr)
+	texts := folder.Texts{Patterns: v.Data, TextField: v.TextField, SkipBad: v.SkipBad, Note: c.Note}
+	asked := folder.Preference{Loss: v.Preference, Beta: v.Beta, Reference: v.Reference}
+	g, err := folder.Rank(ctx, f, texts, asked, v.Sequence, v.Batches, v.Quantize == config.NF4, show.Progress)
+	show.Done()
+	if err != nil {
+		return explained(c, err)
+	}
+	if c.JSON {
+		return c.Print(pairReport{g.Loss, g.By.String(), g.Rewards, g.Footprint})
+	}
+	c.Textf("%s: loss %.4f%s, %s, over %d pairs\n", g.By, g.Loss, indifference(g.By), g.Means(), g.Pairs)
+	return nil
+}
+
+// indifference says behind the loss of pairs what it is if both answers have the same reward; "" where that is no constant.
+func indifference(loss graph.PairLoss) string {
+	if loss == graph.DPO || loss == graph.Reward {
+		return " (0.6931 is indifference)"
+	}
+	return ""
+}
+
 // labelUsage refuses what evaluating models with labels does not have.
 func (v *evalCmd) labelUsage() error {
+	if v.comparing() {
+		return cli.UsageError("eval: --preference, --beta and --reference are about pairs, and the model has labels; hint: leave them out")
+	}
 	if v.Tokens+v.Logits+v.Grads != "" || len(v.Data) == 0 || v.Quantize == config.NF4 {
 		return cli.UsageError("eval of a model with labels needs rows of a text and a label, and has no --tokens, --logits, --grads and --quantize; hint: athanor eval FOLDER 'corpus/*.jsonl'")
 	}

@@ -318,11 +318,29 @@ func TestRewardModel(t *testing.T) {
 		t.Errorf("from its own folder, the first loss is %v, once %v", first, list[0].Loss)
 	}
 	check(t, os.WriteFile(dir+"/two.jsonl", []byte(`{"prompt": "gold?", "completion": "yellow"}`+"\n"+`{"text": "gold?"}`+"\n"), 0o644))
+	pairs, err := os.ReadFile(dir + "/pairs.jsonl")
+	check(t, err)
 	call("eval", got.Checkpoint, dir+"/two.jsonl", "--predictions", dir+"/said.jsonl").must(t, 0)
 	if said := predictions(t, dir+"/said.jsonl"); len(said) != 2 || said[0].Reward == nil || said[1].Reward == nil || *said[0].Reward == *said[1].Reward {
 		t.Errorf("rewards %+v", said)
 	}
-	call("eval", got.Checkpoint, dir+"/two.jsonl").must(t, 2, "a reward model has no labels to guess", "hint: ")
+	var r ranked
+	call("eval", got.Checkpoint, dir+"/pairs.jsonl", "--json").must(t, 0).into(t, &r)
+	if v := got.ValRewards; r.Preference != "reward" || r.Pairs != 120 || r.Accuracy < 0.8 || math.Abs(r.Margin-v.Margin) > 2 || !(r.Loss > 0 && r.Loss < 0.6) {
+		t.Errorf("evaluated: %+v", r)
+	}
+	asked, _, _ := strings.Cut(string(pairs), "\n")
+	var pair struct{ Prompt, Chosen, Rejected string }
+	check(t, json.Unmarshal([]byte(asked), &pair))
+	check(t, os.WriteFile(dir+"/one.jsonl", []byte(asked+"\n"), 0o644))
+	check(t, os.WriteFile(dir+"/both.jsonl", fmt.Appendf(nil, "{\"prompt\": %q, \"completion\": %q}\n{\"prompt\": %[1]q, \"completion\": %[3]q}\n", pair.Prompt, pair.Chosen, pair.Rejected), 0o644))
+	call("eval", got.Checkpoint, dir+"/one.jsonl", "--json").must(t, 0).into(t, &r)
+	call("eval", got.Checkpoint, dir+"/both.jsonl", "--predictions", dir+"/said.jsonl").must(t, 0)
+	if said := predictions(t, dir+"/said.jsonl"); math.Abs(r.Chosen-*said[0].Reward) > 1e-5 || math.Abs(r.Rejected-*said[1].Reward) > 1e-5 || math.Abs(r.Loss-math.Log1p(math.Exp(-r.Margin))) > 1e-5 {
+		t.Errorf("%+v, rewards %v and %v", r, *said[0].Reward, *said[1].Reward)
+	}
+	call("eval", got.Checkpoint, dir+"/two.jsonl").must(t, 2, "belong to pairs", "hint: ")
+	call("eval", got.Checkpoint, dir+"/pairs.jsonl", "--preference", "dpo").must(t, 2, "is a reward model", "hint: ")
 	call("generate", got.Checkpoint, "--prompt", "gold").must(t, 2, "has a head with labels")
 	call("train", file, "out="+dir+"/d", "model="+got.Checkpoint).must(t, 2, "it is a reward model", "hint: set preference: {loss: reward")
 	var words trained

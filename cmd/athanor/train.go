@@ -16,7 +16,6 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/folder"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
@@ -174,14 +173,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 	case math.IsNaN(t.ValLoss):
 		fmt.Fprintln(c.Stdout, "\nno validation loss: no token of the held-out text is learnt")
 	case r != nil:
-		meaning, liked, disliked := "", "chosen", "rejected"
-		switch {
-		case p.setup.Spec.Unpaired():
-			liked, disliked = "good answers", "bad ones"
-		case p.setup.Spec.PairLoss == graph.DPO:
-			meaning = " (0.6931 is indifference)"
-		}
-		c.Textf("\nvalidation loss %.4f%s, %s, rewards %.4f of %s and %.4f of %s\n", s.ValLoss, meaning, r.Text(), r.Chosen, liked, r.Rejected, disliked)
+		c.Textf("\nvalidation loss %.4f%s, %s\n", s.ValLoss, indifference(p.setup.Spec.PairLoss), r.Means())
 	case s.ValFit != nil:
 		c.Textf("\nmean squared error %.4f, %s\n", s.ValLoss, s.ValFit)
 	case s.ValAccuracy != nil:

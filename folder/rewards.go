@@ -1,4 +1,4 @@
-package train
+package folder
 
 import "fmt"
 
@@ -8,21 +8,18 @@ type Rewards struct {
 	Pairs    int     `json:"pairs,omitempty"`   // that the rest is about
 	Answers  int     `json:"answers,omitempty"` // likewise, of single ones
 	Good     int     `json:"good,omitempty"`    // of these
-	KL       float64 `json:"kl,omitempty"`      // estimate of the batch, see divergence
+	KL       float64 `json:"kl,omitempty"`      // estimate of the batch, see package train
 	Accuracy float64 `json:"reward_accuracy"`   // share of the pairs whose chosen document has the greater reward; of the answers whose reward is on the right side of beta KL
 	Margin   float64 `json:"reward_margin"`     // mean of the chosen reward minus the rejected one
 	Chosen   float64 `json:"reward_chosen"`     // mean, also of good answers
 	Rejected float64 `json:"reward_rejected"`   // mean, also of bad answers
 }
 
-// add adds a batch, whose ratios a step returned.
-func (r *Rewards) add(p *pairs, ratios []float32, beta float64) {
-	if len(p.good) > 0 {
-		r.addAnswers(p, ratios, beta)
-		return
-	}
-	for k := 0; k+1 < len(p.begins); k += 2 {
-		one, other := ratios[p.begins[k]], ratios[p.begins[k+1]]
+// AddPairs adds a batch of pairs. begins are the positions at which its documents begin, chosen and rejected ones alternately, and ratios by
+// token what a step returned.
+func (r *Rewards) AddPairs(begins []int, ratios []float32, beta float64) {
+	for k := 0; k+1 < len(begins); k += 2 {
+		one, other := ratios[begins[k]], ratios[begins[k+1]]
 		r.Chosen += beta * float64(one)
 		r.Rejected += beta * float64(other)
 		if one > other {
@@ -32,27 +29,27 @@ func (r *Rewards) add(p *pairs, ratios []float32, beta float64) {
 	}
 }
 
-// addAnswers adds a batch of single answers, whose ratios are without the batch's KL.
-func (r *Rewards) addAnswers(p *pairs, ratios []float32, beta float64) {
-	for k, at := range p.begins {
+// AddAnswers adds a batch of single answers, likewise. The ratios are without the batch's kl.
+func (r *Rewards) AddAnswers(begins []int, good []bool, ratios []float32, kl, beta float64) {
+	for k, at := range begins {
 		ratio := float64(ratios[at])
-		reward := beta * (ratio + p.kl)
-		if p.good[k] {
+		reward := beta * (ratio + kl)
+		if good[k] {
 			r.Good++
 			r.Chosen += reward
 		} else {
 			r.Rejected += reward
 		}
-		if ratio > 0 && p.good[k] || ratio < 0 && !p.good[k] {
+		if ratio > 0 && good[k] || ratio < 0 && !good[k] {
 			r.Accuracy++
 		}
-		r.KL += p.kl
+		r.KL += kl
 		r.Answers++
 	}
 }
 
-// mean returns the means over what was added; those of no documents are 0.
-func (r *Rewards) mean() *Rewards {
+// Mean returns the means over what was added; those of no documents are 0.
+func (r *Rewards) Mean() *Rewards {
 	over := func(n int) float64 { return float64(max(n, 1)) }
 	m := *r
 	all := over(r.Pairs + r.Answers)
@@ -71,11 +68,11 @@ func (r *Rewards) Text() string {
 	return text
 }
 
-// curves returns the points for TensorBoard.
-func (r *Rewards) curves(prefix string) []scalar {
-	list := []scalar{{prefix + "/reward_accuracy", r.Accuracy}, {prefix + "/reward_margin", r.Margin}, {prefix + "/reward_chosen", r.Chosen}, {prefix + "/reward_rejected", r.Rejected}}
+// Means returns Text and the mean rewards, for the end of a line.
+func (r *Rewards) Means() string {
+	liked, disliked := "chosen", "rejected"
 	if r.Answers > 0 {
-		list = append(list, scalar{prefix + "/kl", r.KL})
+		liked, disliked = "good answers", "bad ones"
 	}
-	return list
+	return fmt.Sprintf("%s, rewards %.4f of %s and %.4f of %s", r.Text(), r.Chosen, liked, r.Rejected, disliked)
 }
