@@ -284,7 +284,7 @@ func (l *cases) optimizer() {
 	const side = 1 << 10
 	square := f32(side, side)
 	l.add(graph.Muon, "", graph.Attr{Beta1: 0.95, Eps: graph.MuonEps, Decay: 0.1, Scale: 1},
-		square, square, square, f32(1, 2), f32(1, graph.NumScalars), graph.Dim{}, graph.Dim{}, f32(1, graph.MuonPlacesOf(side, side).Len))
+		square, square, square, f32(1, 2), f32(1, graph.NumScalars), graph.Dim{}, graph.Dim{}, l.of(1, graph.MuonPlacesOf(side, side).Len))
 	for o := range optimizer.NumOptimizers {
 		rule := o.Rule()
 		if !rule.Elementwise {

@@ -404,8 +404,8 @@ var table = [NumOps]Info{
 	SGD: {Name: "sgd", Args: args("p:q[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(SGDP, SGDP16, SGDRest)},
 	// Muon (Jordan et al.), of a whole matrix, all else as in AdamW: m becomes Beta1*m + (1-Beta1)*g, X is Beta1*m + (1-Beta1)*g
 	// over its norm, and p moves by Attr.Scale times the learning rate against what X becomes in the products of muon.go,
-	// which take place in work.
-	Muon: {Name: "muon", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u? work:s[1,K]:wm"), FLOPs: muonFLOPs, Rule: either(halved(MuonP, MuonP16, MuonRest), muonRoom)},
+	// which take place in work, with its type.
+	Muon: {Name: "muon", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u? work:f[1,K]:wm"), FLOPs: muonFLOPs, Rule: either(halved(MuonP, MuonP16, MuonRest), muonRoom)},
 	Cast: {Name: "cast", Args: args("dst:f[R,C]:w src:f[R,C]:r"), Kind: RowWise, Alike: true},
 	Add:  {Name: "add", Args: args("y:f[R,C]:u x:f[R,C]:r"), Kind: RowWise, Alike: true},
 	// y *= Attr.Scale or, if that is 0, y *= by, the sum of B rows, see StateRows.

@@ -489,7 +489,7 @@ func updateCase(m *maker, rule *optimizer.Rule) sample {
 	}
 	s.t = append(s.t, g, clip, scalars, p16, rest)
 	if !rule.Elementwise {
-		s.t = append(s.t, NewTensor(graph.F32, 1, graph.MuonPlacesOf(n, c).Len))
+		s.t = append(s.t, NewTensor([]graph.DType{graph.F32, graph.BF16}[m.IntN(2)], 1, graph.MuonPlacesOf(n, c).Len))
 	}
 	return s
 }

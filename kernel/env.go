@@ -27,6 +27,7 @@ type Env struct {
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
 	inverse []float32 // of lengths of a weight's rows, and a widened factor
+	pieces  []float64 // sums of squares
 	panel   Tensor    // weights unpacked from 4 bits, or rounded
 	rounded Tensor    // what is multiplied with weights that are rounded
 

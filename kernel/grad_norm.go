@@ -54,3 +54,16 @@ func normAll(_ *Env, a *graph.Attr, t []Tensor) {
 	clip.Set(0, 0, factor)
 	clip.Set(0, 1, norm)
 }
+
+// squares returns the sum of squares of a tensor without gaps, as NormPart and NormAll add them.
+func (e *Env) squares(a *graph.Attr, x Tensor) (sum float64) {
+	n := graph.NormPieces(int64(x.Rows) * int64(x.Cols))
+	if len(e.pieces) < n {
+		e.pieces = make([]float64, n)
+	}
+	normPart(e, a, []Tensor{{DType: graph.F64, Rows: 1, Cols: n, Stride: n, F64: e.pieces}, x})
+	for _, v := range e.pieces[:n] {
+		sum += v
+	}
+	return sum
+}

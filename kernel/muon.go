@@ -10,10 +10,9 @@ import (
 )
 
 // Muon, see graph/muon.go. The mean of gradients and the step are elementwise, and between them are five steps of three
-// products, which take nearly all of the time: 2 s³ + 4 s² n operations a step for a matrix whose extents are s <= n. All is
-// in fp32. The clip factor, state in bf16, weights in halves and the bf16 copy are as in update.go.
-//
-// Known weakness: the products of a matrix with itself compute both halves of what is symmetric.
+// products, which take nearly all of the time: s³ + 3 s² n operations a step for a matrix whose extents are s <= n, since H and
+// H² are symmetric. The matrices of the steps have the type of the operand work, their sums are in fp32, and so is all else. The
+// clip factor, state in bf16, weights in halves and the bf16 copy are as in update.go.
 
 // muonRef is the clear version, in float64.
 func muonRef(_ *Env, a *graph.Attr, t []Tensor) {
@@ -33,7 +32,7 @@ func muonRef(_ *Env, a *graph.Attr, t []Tensor) {
 			setByChance(m, a, scalars, i, 1, mean)
 		}
 	}
-	x = orthogonalRef(x, p.Rows, p.Cols, a.Eps)
+	x = orthogonalRef(x, p.Rows, p.Cols, a.Eps, rounding(t[graph.MuonWork].DType))
 	for i := range x {
 		r, c := i/p.Cols, i%p.Cols
 		if factor != 0 && !(a.Masked && weightAt(t, r, c) == 0) {
@@ -74,11 +73,20 @@ func setByChance(t *Tensor, a *graph.Attr, scalars *Tensor, i, k int, x float64)
 	t.BF16[i/t.Cols*t.Stride+i%t.Cols] = float16.DrawBF16(float32(x), simd.Draws(uint32(a.First+i), low, high))
 }
 
-// orthogonalRef returns what x [rows, cols] becomes in the steps.
-func orthogonalRef(x []float64, rows, cols int, eps float64) []float64 {
+// rounding returns what storing a number as a type makes of it.
+func rounding(d graph.DType) func(float64) float64 {
+	if d == graph.BF16 {
+		return func(v float64) float64 { return float64(float16.FromBF16(float16.ToBF16(float32(v)))) }
+	}
+	return func(v float64) float64 { return v }
+}
+
+// orthogonalRef returns what x [rows, cols] becomes in the steps, whose matrices are rounded when they are stored.
+func orthogonalRef(x []float64, rows, cols int, eps float64, round func(float64) float64) []float64 {
 	var norm float64
-	for _, v := range x {
-		norm += v * v
+	for i, v := range x {
+		x[i] = round(v)
+		norm += x[i] * x[i]
 	}
 	norm = max(math.Sqrt(norm), eps)
 	across := func(y []float64, r, c int) []float64 { // transposed
@@ -88,32 +96,35 @@ func orthogonalRef(x []float64, rows, cols int, eps float64) []float64 {
 		}
 		return z
 	}
-	times := func(a, b []float64, m, n, k int) []float64 {
+	times := func(a, b, first []float64, m, n, k int) []float64 {
 		y := make([]float64, m*n)
+		copy(y, first)
 		for i := range y {
 			for j := range k {
 				y[i] += a[i/n*k+j] * b[j*n+i%n]
 			}
+			y[i] = round(y[i])
 		}
 		return y
 	}
 	for i := range x {
-		x[i] /= norm
+		x[i] = round(x[i] / norm)
 	}
 	wide, s, n := rows <= cols, min(rows, cols), max(rows, cols)
 	if !wide {
 		x = across(x, rows, cols)
 	}
-	k := graph.MuonCoefficients
-	for range graph.MuonSteps {
-		gram := times(x, across(x, s, n), s, s, n)
-		poly := times(gram, gram, s, s, s)
+	for k := range graph.MuonSteps {
+		linear, square := graph.MuonPolynomial(k)
+		gram := times(x, across(x, s, n), nil, s, s, n)
+		poly := times(gram, gram, nil, s, s, s)
 		for i := range poly {
-			if poly[i] = k[1]*gram[i] + k[2]*poly[i]; i/s == i%s {
-				poly[i] += k[0]
-			}
+			poly[i] = round(linear*gram[i] + square*poly[i])
 		}
-		x = times(poly, x, s, n, s)
+		x = times(poly, x, x, s, n, s)
+	}
+	for i := range x {
+		x[i] *= graph.MuonGain()
 	}
 	if !wide {
 		x = across(x, s, n)
@@ -136,12 +147,18 @@ func muon(e *Env, a *graph.Attr, t []Tensor) {
 	}
 	at := graph.MuonPlacesOf(p.Rows, p.Cols)
 	place := func(from, rows, cols int) Tensor {
-		return Tensor{DType: graph.F32, Rows: rows, Cols: cols, Stride: cols, F32: t[graph.MuonWork].F32[from : from+rows*cols]}
+		x := Tensor{DType: t[graph.MuonWork].DType, Rows: rows, Cols: cols, Stride: cols}
+		if x.DType == graph.BF16 {
+			x.BF16 = t[graph.MuonWork].BF16[from : from+rows*cols]
+		} else {
+			x.F32 = t[graph.MuonWork].F32[from : from+rows*cols]
+		}
+		return x
 	}
-	x, next := place(at.X, p.Rows, p.Cols), place(at.Next, p.Rows, p.Cols)
+	x, next := place(at.Y, p.Rows, p.Cols), place(at.Next, p.Rows, p.Cols)
 
 	c := e.begin(a, []Tensor{t[graph.MuonM], x, t[graph.MuonGrad], p, rest})
-	c.step = simd.Update{Clip: factor, Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1), Keep: float32(1 - rate*a.Decay), Step: float32(rate * a.Scale)}
+	c.step = simd.Update{Clip: factor, Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1), Keep: float32(1 - rate*a.Decay), Step: float32(rate * a.Scale * graph.MuonGain())}
 	for k := range c.keys {
 		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
 	}
@@ -149,41 +166,37 @@ func muon(e *Env, a *graph.Attr, t []Tensor) {
 
 	side := min(p.Rows, p.Cols)
 	gram, poly := place(at.Gram, side, side), place(at.Poly, side, side)
+	norm := math.Sqrt(e.squares(a, x))
 	unit := e.begin(a, []Tensor{x})
-	unit.f[0] = float32(1 / max(norm(x.F32), a.Eps))
-	unit.byElements(1, muonUnit)
-	for range graph.MuonSteps {
-		if p.Rows <= p.Cols {
-			e.Gemm.Gemm(gemm.NT, side, side, p.Cols, x.matrix(), x.matrix(), gram.matrix(), gemm.Init{})
+	unit.f[0] = float32(1 / max(norm, a.Eps))
+	unit.inBuffers(1).byElements(1, muonUnit)
+	wide := p.Rows <= p.Cols
+	for k := range graph.MuonSteps {
+		if wide {
+			e.Gemm.Symmetric(gemm.NT, side, p.Cols, x.matrix(), x.matrix(), gram.matrix())
 		} else {
-			e.Gemm.Gemm(gemm.TN, side, side, p.Rows, x.matrix(), x.matrix(), gram.matrix(), gemm.Init{})
+			e.Gemm.Symmetric(gemm.TNB, side, p.Rows, x.matrix(), x.matrix(), gram.matrix())
 		}
-		e.Gemm.Gemm(gemm.NN, side, side, side, gram.matrix(), gram.matrix(), poly.matrix(), gemm.Init{})
-		e.begin(a, []Tensor{poly, gram}).byRows(side, side, muonPoly)
-		if p.Rows <= p.Cols {
-			e.Gemm.Gemm(gemm.NN, p.Rows, p.Cols, side, poly.matrix(), x.matrix(), next.matrix(), gemm.Init{})
-		} else {
-			e.Gemm.Gemm(gemm.NN, p.Rows, p.Cols, side, x.matrix(), poly.matrix(), next.matrix(), gemm.Init{})
+		e.Gemm.Symmetric(gemm.NN, side, side, gram.matrix(), gram.matrix(), poly.matrix())
+		linear, square := graph.MuonPolynomial(k)
+		sum := e.begin(a, []Tensor{poly, gram})
+		sum.f[0], sum.f[1] = float32(linear), float32(square)
+		sum.inBuffers(2).byElements(2, muonPoly)
+		left, right := poly, x
+		if !wide {
+			left, right = x, poly
 		}
+		e.Gemm.Gemm(gemm.NN, p.Rows, p.Cols, side, left.matrix(), right.matrix(), next.matrix(), gemm.Init{Residual: x.matrix()})
 		x, next = next, x
 	}
-	e.begin(a, []Tensor{p, x, p16, rest}).inBuffers(1).byElements(4, muonStep)
+	e.begin(a, []Tensor{p, x, p16, rest}).inBuffers(2).byElements(4, muonStep)
 }
 
-// norm returns the root of the sum of squares, added in order.
-func norm(x []float32) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += float64(v) * float64(v)
-	}
-	return math.Sqrt(sum)
-}
-
-// muonMean updates the mean of gradients, m, and makes X of m and g.
+// muonMean updates the mean of gradients, m, and makes Y of m and g.
 func muonMean(c *call, w *worker, b block) {
 	k := &c.step
 	for r := b.R0; r < b.R1; r++ {
-		m, x, g := w.load(0, &c.t[0], r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1), w.load(1, &c.t[2], r, b.C0, b.C1)
+		m, g, x := w.load(0, &c.t[0], r, b.C0, b.C1), w.load(1, &c.t[2], r, b.C0, b.C1), w.dest(3, &c.t[1], r, b.C0, b.C1)
 		for i, v := range g {
 			v = float32(float32(v*k.Clip) * k.Rest1)
 			m[i] = float32(k.Beta1*m[i]) + v
@@ -197,6 +210,7 @@ func muonMean(c *call, w *worker, b block) {
 				}
 			}
 		}
+		w.store(x, &c.t[1], r, b.C0, b.C1)
 		if c.t[0].DType == graph.BF16 {
 			w.v.Draw(c.t[0].row16(r, b.C0, b.C1), m, uint32(c.a.First+r*c.t[0].Cols+b.C0), c.keys[1][0], c.keys[1][1])
 		}
@@ -213,35 +227,33 @@ func (w *worker) joined(k int, p, rest *Tensor, r int, b block) (values []float3
 	return values, low
 }
 
-// muonUnit divides X by its norm.
-func muonUnit(c *call, _ *worker, b block) {
+// muonUnit divides Y by its norm.
+func muonUnit(c *call, w *worker, b block) {
 	for r := b.R0; r < b.R1; r++ {
-		for i, x := 0, c.t[0].row(r, b.C0, b.C1); i < len(x); i++ {
+		x := w.load(0, &c.t[0], r, b.C0, b.C1)
+		for i := range x {
 			x[i] *= c.f[0]
 		}
+		w.store(x, &c.t[0], r, b.C0, b.C1)
 	}
 }
 
-// muonPoly makes aI + bG + cG² of G² and G.
-func muonPoly(c *call, _ *worker, b block) {
-	k := graph.MuonCoefficients
-	diagonal, linear, square := float32(k[0]), float32(k[1]), float32(k[2])
+// muonPoly makes P of H² and H.
+func muonPoly(c *call, w *worker, b block) {
 	for r := b.R0; r < b.R1; r++ {
-		y, g := c.t[0].row(r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1)
+		y, g := w.load(0, &c.t[0], r, b.C0, b.C1), w.load(1, &c.t[1], r, b.C0, b.C1)
 		for i, v := range g {
-			y[i] = float32(linear*v) + float32(square*y[i])
+			y[i] = float32(c.f[0]*v) + float32(c.f[1]*y[i])
 		}
-		if r >= b.C0 && r < b.C1 {
-			y[r-b.C0] += diagonal
-		}
+		w.store(y, &c.t[0], r, b.C0, b.C1)
 	}
 }
 
-// muonStep moves weights against X.
+// muonStep moves weights against Y.
 func muonStep(c *call, w *worker, b block) {
 	p16, rest, k := &c.t[2], &c.t[3], &c.step
 	for r := b.R0; r < b.R1; r++ {
-		x := c.t[1].row(r, b.C0, b.C1)
+		x := w.load(1, &c.t[1], r, b.C0, b.C1)
 		p, low := w.joined(0, &c.t[0], rest, r, b)
 		for i, v := range x {
 			if c.a.Masked && p[i] == 0 {

@@ -250,25 +250,37 @@ func TestLionClosedForm(t *testing.T) {
 	}
 }
 
+// muonSteps are testdata/muon.json.
+type muonSteps struct {
+	Rate, Decay, Momentum float64
+	Cases                 []struct {
+		Rows, Cols int
+		Scale      string
+		Initial    []float64
+		Steps      []struct{ Gradients, Weights, Means []float64 }
+	}
+	Rounded []struct { // first steps at a rate of 1, in bf16
+		Rows, Cols        int
+		Gradient, Weights []float64
+	}
+}
+
+func muonFixture(t *testing.T) (f muonSteps) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/muon.json")
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err != nil || len(f.Cases) < 5 || len(f.Rounded) < 3 {
+		t.Fatalf("%d cases, %d in bf16, %v", len(f.Cases), len(f.Rounded), err)
+	}
+	return f
+}
+
 // TestMuonReference: ten steps of matrices of several shapes are those of torch.optim.Muon, which tools/muon_fixtures.py runs
 // in float64.
 func TestMuonReference(t *testing.T) {
-	var want struct {
-		Rate, Decay, Momentum float64
-		Cases                 []struct {
-			Rows, Cols int
-			Scale      string
-			Initial    []float64
-			Steps      []struct{ Gradients, Weights, Means []float64 }
-		}
-	}
-	text, err := os.ReadFile("testdata/muon.json")
-	if err == nil {
-		err = json.Unmarshal(text, &want)
-	}
-	if err != nil || len(want.Cases) < 5 {
-		t.Fatalf("%d cases, %v", len(want.Cases), err)
-	}
+	want := muonFixture(t)
 	e := NewEnv(2)
 	defer e.Close()
 	for _, c := range want.Cases {
@@ -279,7 +291,7 @@ func TestMuonReference(t *testing.T) {
 		terms := optimizer.MuonTerms{Momentum: want.Momentum, Rate: 1, Scale: scale}
 		a := graph.Attr{Beta1: want.Momentum, Decay: want.Decay, Eps: graph.MuonEps, Scale: terms.Step(c.Rows, c.Cols)}
 		for name, run := range map[string]Func{"reference": table[graph.Muon].Reference, "fast": table[graph.Muon].Fast} {
-			x := muonOperands(c.Rows, c.Cols)
+			x := muonOperands(c.Rows, c.Cols, graph.F32)
 			fill := func(k int, values []float64) {
 				for i, v := range values {
 					x[k].Set(i/c.Cols, i%c.Cols, v)
@@ -301,10 +313,45 @@ func TestMuonReference(t *testing.T) {
 	}
 }
 
-// muonOperands returns operands of Muon in fp32, all zeros.
-func muonOperands(rows, cols int) []Tensor {
+// muonOperands returns operands of Muon in fp32, all zeros, with room to work in a type.
+func muonOperands(rows, cols int, work graph.DType) []Tensor {
 	of := func() Tensor { return NewTensor(graph.F32, rows, cols) }
-	return []Tensor{of(), of(), of(), {}, NewTensor(graph.F32, 1, graph.NumScalars), {}, {}, NewTensor(graph.F32, 1, graph.MuonPlacesOf(rows, cols).Len)}
+	return []Tensor{of(), of(), of(), {}, NewTensor(graph.F32, 1, graph.NumScalars), {}, {}, NewTensor(work, 1, graph.MuonPlacesOf(rows, cols).Len)}
+}
+
+// TestMuonRounded: in bf16 an update is no further from that of exact products than torch.optim.Muon's, which works in bf16.
+func TestMuonRounded(t *testing.T) {
+	e := NewEnv(2)
+	defer e.Close()
+	for _, c := range muonFixture(t).Rounded {
+		a := graph.Attr{Beta1: 0.95, Eps: graph.MuonEps, Scale: (&optimizer.MuonTerms{Rate: 1, Scale: optimizer.OriginalScale}).Step(c.Rows, c.Cols)}
+		var updates [3][]float32 // exact, the reference's in bf16, the fast one's
+		for i, run := range []Func{table[graph.Muon].Reference, table[graph.Muon].Reference, table[graph.Muon].Fast} {
+			x := muonOperands(c.Rows, c.Cols, []graph.DType{graph.F32, graph.BF16, graph.BF16}[i])
+			x[graph.MuonScalars].F32[graph.ScalarLR] = 1
+			for k, g := range c.Gradient {
+				x[graph.MuonGrad].F32[k] = float32(g)
+			}
+			run(e, &a, x)
+			updates[i] = x[graph.MuonP].F32
+		}
+		apart := func(of func(k int) float64) (sum float64) {
+			for k, v := range updates[0] {
+				d := of(k) - float64(v)
+				sum += d * d
+			}
+			return math.Sqrt(sum)
+		}
+		torch := apart(func(k int) float64 { return c.Weights[k] })
+		for i, name := range []string{1: "reference", 2: "fast"} {
+			if i == 0 {
+				continue
+			}
+			if d := apart(func(k int) float64 { return float64(updates[i][k]) }); !(d > 0 && d <= 1.1*torch) {
+				t.Errorf("%d x %d, %s: %.4f from exact, PyTorch %.4f", c.Rows, c.Cols, name, d, torch)
+			}
+		}
+	}
 }
 
 // TestMuonWorkers: the bits of a Muon update depend neither on the number of workers nor on what is left in its room, and
@@ -312,8 +359,8 @@ func muonOperands(rows, cols int) []Tensor {
 func TestMuonWorkers(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
-	for _, shape := range [][2]int{{48, 160}, {160, 48}, {96, 96}} {
-		x := muonOperands(shape[0], shape[1])
+	for i, shape := range [][2]int{{48, 160}, {160, 48}, {96, 96}, {200, 264}, {264, 200}, {200, 200}} {
+		x := muonOperands(shape[0], shape[1], []graph.DType{graph.F32, graph.BF16}[i%2])
 		for i := range x[graph.MuonGrad].F32 {
 			x[graph.MuonGrad].F32[i] = float32(r.NormFloat64())
 		}
@@ -323,8 +370,8 @@ func TestMuonWorkers(t *testing.T) {
 		for _, workers := range []int{1, 3} {
 			e := NewEnv(workers)
 			y := copies(x)
-			for i := range y[graph.MuonWork].F32 {
-				y[graph.MuonWork].F32[i] = float32(math.NaN())
+			for i := range y[graph.MuonWork].Cols {
+				y[graph.MuonWork].Set(0, i, math.NaN())
 			}
 			table[graph.Muon].Fast(e, &a, y)
 			e.Close()

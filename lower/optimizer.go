@@ -269,7 +269,7 @@ func (st *step) wholeAttr(q updateCall) graph.Attr {
 	return graph.Attr{Beta1: t.Momentum, Eps: graph.MuonEps, Decay: st.opt.Decay * t.Rate, Scale: t.Step(q.rows, q.cols())}
 }
 
-// roomToWork allocates the buffer in which a chunk's updates work, one after the other.
+// roomToWork allocates the buffer in which a chunk's updates work, one after the other: in bf16 if that is what it is computed with.
 func (up *updater) roomToWork(c int, calls []updateCall) int {
 	var ends []int
 	for _, q := range calls {
@@ -277,8 +277,11 @@ func (up *updater) roomToWork(c int, calls []updateCall) int {
 	}
 	slices.Sort(ends)
 	ends = slices.Compact(ends)
-	last := len(ends) - 1
-	return up.b.buffer(program.Buffer{Name: "muon.c" + strconv.Itoa(c), Tier: up.st.updatedOn(c), Class: program.ClassGrads, DType: graph.F32,
+	last, dtype := len(ends)-1, graph.F32
+	if up.st.typeOf(c) == graph.BF16 {
+		dtype = graph.BF16
+	}
+	return up.b.buffer(program.Buffer{Name: "muon.c" + strconv.Itoa(c), Tier: up.st.updatedOn(c), Class: program.ClassGrads, DType: dtype,
 		Rows: 1, Cols: ends[last], Cuts: ends[:last]})
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what torch.optim.Muon computes: kernel/testdata/muon.json, ten updates of matrices of several shapes, and
+"""Writes what torch.optim.Muon computes: kernel/testdata/muon.json, ten updates of matrices of several shapes and the first step
+of some in bf16, and
 testdata/torch/*/muon.json, ten steps of tiny models with Muon for the layers' matrices and AdamW for all else.
 
     python3 tools/muon_fixtures.py
 
 It is PyTorch's own code but for one cast: products are in the type of the gradients instead of bfloat16, so that differences
-are of arithmetic and not of rounding. Needs torch >= 2.9, transformers.
+are of arithmetic and not of rounding; those in bf16 are without that change. Needs torch >= 2.9, transformers.
 """
 import inspect
 import json
@@ -44,6 +45,13 @@ def matrices():
             optimizer.step()
             case["steps"].append(dict(gradients=short(p.grad), weights=short(p), means=short(optimizer.state[p]["momentum_buffer"])))
         result["cases"].append(case)
+    result["rounded"] = []
+    for rows, cols in [(24, 40), (40, 24), (32, 32)]:
+        gradient = torch.tensor(short(torch.randn(rows, cols, generator=generator))).reshape(rows, cols)
+        p = torch.nn.Parameter(torch.zeros(rows, cols))
+        p.grad = gradient
+        torch.optim.Muon([p], lr=1, weight_decay=0, momentum=TERMS["momentum"], adjust_lr_fn="original").step()
+        result["rounded"].append(dict(rows=rows, cols=cols, gradient=short(gradient), weights=short(p)))
     return result
 
 

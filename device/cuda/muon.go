@@ -7,26 +7,26 @@ import (
 )
 
 // muon launches the update of a whole matrix, see graph/muon.go. Its elementwise parts have the arithmetic of the CPU's
-// kernel; products are the library's.
+// kernel; products are the library's, on tensor cores where the steps' matrices are in bf16.
 //
-// Known weakness: products are in fp32, without tensor cores. Other implementations use bf16, which would be some ten times
-// as fast.
+// Known weakness: both halves of symmetric products are computed, and one block adds the squares of a matrix.
 func muon(b *builder) error {
 	p, at, work := b.op(graph.MuonP), b.call.Attr, b.op(graph.MuonWork)
 	places := graph.MuonPlacesOf(p.Rows, p.Cols)
 	place := func(from, rows, cols int) device.Operand {
 		o := work
-		o.Addr += int64(from) * graph.F32.Size()
+		o.Addr += int64(from) * o.DType.Size()
 		o.Rows, o.Cols, o.Stride = rows, cols, cols
 		return o
 	}
-	x, next, norm := place(places.X, p.Rows, p.Cols), place(places.Next, p.Rows, p.Cols), place(places.Norm, 1, 1)
+	x, next, norm := place(places.Y, p.Rows, p.Cols), place(places.Next, p.Rows, p.Cols), place(places.Norm, 1, 1)
+	norm.DType = graph.F32
 	side := min(p.Rows, p.Cols)
 	gram, poly := place(places.Gram, side, side), place(places.Poly, side, side)
 	clip, scalars := b.op(graph.MuonClip), b.op(graph.MuonScalars)
 	constants := func(a *args) {
 		a.f[0], a.f[1] = float32(at.Beta1), float32(1-at.Beta1)
-		a.d[0], a.d[1] = at.Decay, at.Scale
+		a.d[0], a.d[1] = at.Decay, at.Scale*graph.MuonGain()
 		a.n = [8]int32{graph.ScalarLR, 3: graph.ScalarChance, 4: int32(at.Param), 5: int32(uint32(at.First)), 6: int32(bit(at.Masked))}
 	}
 	var weights, rest device.Operand // if those that are 0 stay so
@@ -40,16 +40,16 @@ func muon(b *builder) error {
 	if err != nil {
 		return err
 	}
-	sum := b.newArgs(norm, place(places.X, 1, p.Rows*p.Cols))
+	sum := b.newArgs(norm, place(places.Y, 1, p.Rows*p.Cols))
 	sum.d[0] = at.Eps
-	if err := b.start(kernels.Unit{File: "muon_norm"}, "muon_norm", [3]int64{1, 1, 1}, 1024, 0, sum); err != nil {
+	if err := b.start(kernels.Unit{File: "muon_norm", Defines: types(norm, work)}, "muon_norm", [3]int64{1, 1, 1}, 1024, 0, sum); err != nil {
 		return err
 	}
 	if err := b.elements(kernels.Unit{File: "muon_unit"}, func(a *args) { a.t[1] = b.mat(norm) }, x); err != nil {
 		return err
 	}
 	wide := p.Rows <= p.Cols
-	for range graph.MuonSteps {
+	for k := range graph.MuonSteps {
 		if err := b.product(product{y: gram, a: x, b: x, ta: !wide, tb: wide}); err != nil {
 			return err
 		}
@@ -57,15 +57,13 @@ func muon(b *builder) error {
 			return err
 		}
 		err := b.elements(kernels.Unit{File: "muon_poly"}, func(a *args) {
-			for i, k := range graph.MuonCoefficients {
-				a.f[i] = float32(k)
-			}
-			a.head = int32(side)
+			linear, square := graph.MuonPolynomial(k)
+			a.f[0], a.f[1] = float32(linear), float32(square)
 		}, poly, gram)
 		if err != nil {
 			return err
 		}
-		step := product{y: next, a: poly, b: x}
+		step := product{y: next, a: poly, b: x, res: x}
 		if !wide {
 			step.a, step.b = x, poly
 		}

@@ -695,6 +695,6 @@ func (s *sample) update(rule *optimizer.Rule) {
 		for len(s.call.Args) < rule.WorkAt() {
 			s.call.Args = append(s.call.Args, device.Operand{})
 		}
-		s.f32(1, graph.MuonPlacesOf(n, c).Len)
+		s.fill([]graph.DType{graph.F32, graph.BF16}[s.IntN(2)], 1, graph.MuonPlacesOf(n, c).Len, s.NormFloat64)
 	}
 }

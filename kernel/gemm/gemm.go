@@ -108,6 +108,21 @@ func (e *Engine) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	e.put(j)
 }
 
+// Symmetric is Gemm of n rows and columns without initial values, for a product that is its own transpose: of a matrix with
+// its own transpose, or of a symmetric one with itself. What lies below the diagonal is copied from above it: the bits are
+// the same, since each sum adds the same products in the same order.
+func (e *Engine) Symmetric(form Form, n, k int, a, b, c Matrix) {
+	j := e.take()
+	j.set(form, n, n, k, a, b, c, Init{})
+	j.onTiles()
+	if n > 0 {
+		j.plan(e.pool.Workers())
+		j.planSymmetric()
+		e.pool.Run(j.rowTasks*j.colTasks, j)
+	}
+	e.put(j)
+}
+
 func (e *Engine) take() *job {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,6 +157,7 @@ type Serial struct {
 	c            buffer // part of C, transposed
 	sums         buffer // part of C in panels
 	stage        buffer // part of a C in bf16
+	below        buffer // the same, transposed, of a symmetric product
 	tail         buffer // the last panel of a B that is used in place
 	biasTail     buffer // the same of a bias
 }

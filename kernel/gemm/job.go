@@ -54,6 +54,8 @@ type job struct {
 	both    bool   // bias on top of init
 	four    Packed // B, if its elements are in 4 bits
 
+	symmetric bool // tasks below the diagonal do nothing, and those above it store their results there too
+
 	held [5]Matrix // keeps the memory behind the addresses
 
 	layout
@@ -88,7 +90,7 @@ func (j *job) set(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	}
 	j.setSums(m, n, c, init)
 	j.held[0], j.held[1] = a, b
-	j.four = Packed{}
+	j.four, j.symmetric = Packed{}, false
 
 	j.kernels, j.pairs, j.odd, j.ragged = &j.isa.fma, false, false, false
 	if j.a.half && j.b.half && j.isa.dot.wide != nil {

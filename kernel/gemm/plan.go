@@ -51,6 +51,8 @@ const (
 	kernelWork = 8192
 	moveWork   = 1 << 15 // likewise for movers, in elements
 
+	symmetricEdge = 192 // of the squares of a symmetric product: smaller ones would pack more than they save
+
 	smallB       = 1 << 14  // elements of a B that about fits the L1 cache
 	fewRows      = 140      // rows of C up to which packing B does not pay
 	panelUnits   = 150_000  // units packed in a task: half of an L2 cache of 1 MiB
@@ -131,6 +133,21 @@ func (j *job) divide(workers, least, mr int) {
 	}
 }
 
+// planSymmetric makes the rectangles of a symmetric product squares, so that the half below the diagonal need not be computed.
+// Products whose operands are not packed are small, and stay as they are.
+func (j *job) planSymmetric() {
+	if j.way != packed && j.way != tiled {
+		return
+	}
+	unit := j.isa.nr
+	if j.way == tiled {
+		unit = gridRows
+	}
+	edge := even(j.n, min(j.cols, symmetricEdge), unit)
+	j.symmetric, j.rows, j.cols = true, edge, edge
+	j.rowTasks, j.colTasks = parts(j.n, edge), parts(j.n, edge)
+}
+
 func parts(n, size int) int { return (n + size - 1) / size }
 
 // even returns the size of equal parts of n, in as few parts as the given size needs. All but the last are multiples
@@ -148,6 +165,9 @@ type block struct{ m0, n0, rows, cols int }
 func (j *job) task(i int, s *Serial) {
 	b := block{m0: i / j.colTasks * j.rows, n0: i % j.colTasks * j.cols}
 	b.rows, b.cols = min(j.rows, j.m-b.m0), min(j.cols, j.n-b.n0)
+	if j.symmetric && b.m0 > b.n0 {
+		return
+	}
 	switch j.way {
 	case swapped:
 		j.swapped(s, b)
@@ -381,9 +401,20 @@ func (j *job) addBias(s *Serial, sums, init operand, b block) {
 	}
 }
 
-// finish narrows the sums of a block to C if C is bf16.
+// finish narrows the sums of a block to C if C is bf16. Of a symmetric product it also stores them below the diagonal.
 func (j *job) finish(s *Serial, sums operand, b block) {
 	if j.c.half {
 		s.narrow(j.c.from(b.m0, b.n0), sums, b.rows, b.cols)
 	}
+	if !j.symmetric || b.m0/j.rows == b.n0/j.cols {
+		return
+	}
+	below := j.c.from(b.n0, b.m0)
+	if !j.c.half {
+		s.transpose(below, sums, b.rows, b.cols)
+		return
+	}
+	turned := wide(s.below.room(b.rows*b.cols), b.rows)
+	s.transpose(turned, sums, b.rows, b.cols)
+	s.narrow(below, turned, b.cols, b.rows)
 }

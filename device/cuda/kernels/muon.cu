@@ -15,7 +15,7 @@ extern "C" __global__ void muon(const __grid_constant__ Args a) {
   load(p, at<T0>(a.t[0], r, c));
   join(p, at<T3>(a.t[3], r, c));
   if (clip != 0) {
-    load(x, at<float>(a.t[1], r, c));
+    load(x, at<T1>(a.t[1], r, c));
     for (int i = 0; i < VEC; i++)
       if (!(a.n[6] && p[i] == 0)) p[i] = __fmul_rn(step[0], p[i]) - __fmul_rn(step[1], x[i]);
     if constexpr (sizeof(T3) == 2) {

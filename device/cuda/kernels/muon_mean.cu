@@ -18,7 +18,7 @@ extern "C" __global__ void muon_mean(const __grid_constant__ Args a) {
     for (int i = 0; i < VEC; i++)
       if (p[i] == 0) m[i] = x[i] = 0;
   }
-  store(at<float>(a.t[1], r, c), x);
+  store(at<T1>(a.t[1], r, c), x);
   if (clip == 0) return;
   const float* s = at<float>(a.t[6], 0, 0);
   keep(at<T0>(a.t[0], r, c), m, (unsigned)a.n[5] + (unsigned)(r * a.t[0].cols + c), mix((u64)s[a.n[3]] | (u64)a.n[4] << 24 | 1ull << 48));

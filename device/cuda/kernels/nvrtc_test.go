@@ -125,13 +125,13 @@ func variants() []Unit {
 		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile}, Unit{"wgrad_wgmma", "ROWS=" + tile + " PAIR=1"})
 	}
 	for _, v := range []string{"1", "4"} {
-		list = append(list, Unit{"muon_unit", "T0=f32 VEC=" + v}, Unit{"muon_poly", "T0=f32 T1=f32 VEC=" + v}, Unit{"muon_norm", ""})
-		for _, moment := range []string{"f32", "bf16"} {
+		for _, t := range []string{"f32", "bf16"} {
+			list = append(list, Unit{"muon_unit", "T0=" + t + " VEC=" + v}, Unit{"muon_poly", "T0=" + t + " T1=" + t + " VEC=" + v}, Unit{"muon_norm", "T0=f32 T1=" + t})
 			for _, weights := range []string{"T3=f32 T4=f32", "T3=bf16 T4=u16"} {
-				list = append(list, Unit{"muon_mean", "T0=" + moment + " T1=f32 T2=f32 " + weights + " VEC=" + v})
+				list = append(list, Unit{"muon_mean", "T0=" + t + " T1=f32 T2=f32 " + weights + " VEC=" + v}, Unit{"muon_mean", "T0=" + t + " T1=bf16 T2=f32 " + weights + " VEC=" + v})
 			}
 		}
-		for _, types := range []string{"T0=f32 T1=f32 T2=f32 T3=f32", "T0=f32 T1=f32 T2=bf16 T3=f32", "T0=bf16 T1=f32 T2=f32 T3=f32", "T0=bf16 T1=f32 T2=f32 T3=u16"} {
+		for _, types := range []string{"T0=f32 T1=f32 T2=f32 T3=f32", "T0=f32 T1=bf16 T2=bf16 T3=f32", "T0=bf16 T1=bf16 T2=f32 T3=f32", "T0=bf16 T1=bf16 T2=f32 T3=u16"} {
 			list = append(list, Unit{"muon", types + " VEC=" + v})
 		}
 	}
