@@ -22,8 +22,6 @@ func (c *Config) checkDistill(d *decoder, in func(key string, v, lo, hi float64)
 	}{
 		{"preference", "losses of pairs have no teacher", c.Preference.Beta > 0},
 		{"labels", "a head with labels has no teacher", len(c.Labels) > 0},
-		{"ranks", "it is not built for several", c.Ranks != 1},
-		{"hosts", "it is not built for several", len(c.Hosts) > 0},
 		{"train_within", "trials have no teacher", c.TrainWithin > 0},
 	} {
 		if other.given {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,16 @@ func TestDistil(t *testing.T) {
 	call(append(args, "out="+dir+"/c", "model.vocabulary=400")...).must(t, 2, "distill.teacher: its vocabulary has")
 	call(append(args, "out="+dir+"/c", "tokenizer=bpe-290")...).must(t, 2, "distill.teacher: its")
 	call(append(args, "out="+dir+"/c", "distill.teacher="+dir+"/none")...).must(t, 2, "distill.teacher: ")
-	call(append(args, "out="+dir+"/c", "ranks=2")...).must(t, 2, "ranks: not with distill")
+	for _, ranks := range [][]string{{"ranks=2"}, {"ranks=2", "plan.pipeline=2"}, {"ranks=2", "plan.sequence=2"}, {"ranks=4", "plan.pipeline=2", "plan.sequence=2"}} {
+		out := dir + "/" + strings.Join(ranks, "-")
+		call(append(append(args, ranks...), "out="+out)...).must(t, 0)
+		for i, m := range steps(t, out) {
+			if math.Abs(m.Loss/taught[i].Loss-1) > 1e-5 {
+				t.Errorf("%v: step %d: loss %v, and %v of one rank", ranks, i+1, m.Loss, taught[i].Loss)
+			}
+		}
+	}
+	call(append(args, "out="+dir+"/c", "ranks=2", "plan.tensor=2")...).must(t, 2, "plan.tensor: ", "distill")
 	call(append(args, "out="+dir+"/c", "plan.vocabulary_parts=2")...).must(t, 2, "plan.vocabulary_parts: ", "distill")
 	call("train", file, "out="+dir+"/c", "distill.weight=0.6").must(t, 2, "distill.teacher: missing")
 }
